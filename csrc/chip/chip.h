@@ -1,0 +1,110 @@
+// The simulated chip as seen from above: decode a program once, run it (values) and time it (cycles).
+// No torch, no Python. All addresses are device byte addresses (segment * 16 GiB + offset).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace loom::chip {
+
+/// Malformed binary, refused argument or failed execution. `code()` is SC-Exx or DEV-xx.
+class Error : public std::runtime_error {
+ public:
+  Error(std::string code, const std::string& message)
+      : std::runtime_error(code + ": " + message), code_(std::move(code)) {}
+  const std::string& code() const { return code_; }
+
+ private:
+  std::string code_;
+};
+
+/// A decoded, validated and linked program. Immutable, shared by all launches.
+class Program;
+
+/// Decode and validate every field. Throws Error (SC-E15..E17).
+std::shared_ptr<const Program> decode(std::span<const std::uint8_t> image);
+
+struct ArgInfo {
+  std::string name;
+  int kind;    // 0 buffer, 1 int, 2 float
+  int elem;    // Elem of torch_loom/spyrecode/model.py
+  int access;  // bit 0 read, bit 1 write
+};
+
+const std::string& name_of(const Program&);
+const std::vector<ArgInfo>& args_of(const Program&);
+int cores_of(const Program&);
+
+/// One argument of a launch: a device buffer, or a number (floats as their 32 bits).
+struct ArgValue {
+  std::uint64_t address = 0;  // buffers
+  std::uint64_t bytes = 0;    // buffers: allocation size
+  std::int64_t number = 0;    // scalars
+};
+
+/// Size of a value table in 64-bit words; the table may live anywhere (ring of tables per stream).
+std::size_t table_words(const Program&);
+
+/// Host part of a launch: check arguments and guards, evaluate every slot into `table`.
+/// No allocation on the success path. Throws Error (SC-E11..E14, E17) naming the argument.
+void correct(const Program&, std::span<const ArgValue> args, std::span<std::int64_t> table);
+
+/// Single-precision GEMM, BLAS calling convention (column major, Fortran).
+using Sgemm = void (*)(const char*, const char*, const int*, const int*, const int*, const float*, const float*,
+                       const int*, const float*, const int*, const float*, float*, const int*);
+
+struct MachineOptions {
+  int cores = 32;
+  std::int64_t lx_bytes = 2 << 20;
+  int threads = 0;                    // host threads; 0 = hardware concurrency
+  std::uint8_t* ddr = nullptr;        // host address of device address 0 (virtual reservation)
+  std::uint64_t ddr_bytes = 0;        // size of that reservation
+  Sgemm sgemm = nullptr;              // used for PT segments when given, own kernel otherwise
+  void (*thread_init)() = nullptr;    // called once on each host thread (e.g. to make BLAS single-threaded)
+  std::int64_t max_steps = std::int64_t{1} << 36;  // instructions (and 1024-lane blocks) per core and launch
+};
+
+/// Functional engine: owns LX of every core (contents survive between programs).
+class Machine {
+ public:
+  explicit Machine(const MachineOptions&);
+  ~Machine();
+  Machine(const Machine&) = delete;
+  Machine& operator=(const Machine&) = delete;
+  /// Run to completion. Blocks the caller. Throws Error (DEV-..) on out-of-bounds access, bad index,
+  /// deadlock; DDR outside the arguments is never touched.
+  void run(const Program&, std::span<const std::int64_t> table, std::span<const ArgValue> args);
+  /// LX of one core, for tools and tests. Not while a program runs.
+  std::span<std::uint8_t> lx(int core);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// Rates of the clock, filled from the chip's TOML file by name (see torch_loom/arch).
+using ClockParams = std::map<std::string, double>;
+
+struct UnitTime {
+  double busy_cycles = 0, wait_cycles = 0;
+};
+
+struct Timing {
+  double cycles = 0;
+  double ns = 0;
+  double pt_util = 0, sfu_util = 0;  // busy share of cycles, averaged over the chip's corelets
+  std::int64_t ddr_read_bytes = 0, ddr_write_bytes = 0;
+  std::string bottleneck;            // "PT", "SFU", "DDR read", "DDR write", "LX", "launch", "wait"
+  std::map<std::string, UnitTime> units;
+};
+
+/// Modelled time of one launch. Needs no data: only the value table.
+Timing time(const Program&, std::span<const std::int64_t> table, const ClockParams&);
+
+}  // namespace loom::chip

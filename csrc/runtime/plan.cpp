@@ -1,0 +1,254 @@
+// The launch path allocates nothing once a stream's ring has grown to the number of launches in flight.
+#include "runtime/plan.h"
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <utility>
+
+namespace loom::rt {
+namespace {
+
+/// More launches than this in one stream make the caller wait: freed memory is only reused once the
+/// stream has passed, so an endless queue would hold the intermediates of all of them.
+constexpr std::uint64_t kMaxInFlight = 256;
+
+/// One launch in flight: its arguments, its table on the host and its slot on the device.
+struct Packet {
+  std::shared_ptr<const Plan> plan;
+  std::vector<chip::ArgValue> args;
+  std::vector<std::int64_t> table;
+  std::uint64_t slot = 0, slot_bytes = 0;
+  Origin origin;
+};
+
+/// Packets of one stream. A packet returns when its launch is over.
+class Ring {
+ public:
+  Packet* take() {
+    const std::lock_guard lock(mutex_);
+    if (free_.empty()) {
+      all_.push_back(std::make_unique<Packet>());
+      return all_.back().get();
+    }
+    Packet* p = free_.back();
+    free_.pop_back();
+    return p;
+  }
+  void give(Packet* p) {
+    p->plan.reset();
+    p->origin.reset();
+    const std::lock_guard lock(mutex_);
+    free_.push_back(p);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::deque<std::unique_ptr<Packet>> all_;
+  std::vector<Packet*> free_;
+};
+
+struct Log {
+  std::atomic<bool> on{false};
+  std::mutex mutex;
+  std::vector<LaunchRecord> records;
+};
+Log& log() {
+  static Log* l = new Log;
+  return *l;
+}
+
+struct Clock {
+  std::atomic<bool> on{false};
+  std::atomic<std::int64_t> generation{0};
+  std::mutex mutex;
+  std::shared_ptr<const chip::ClockParams> params;
+};
+Clock& clock_state() {
+  static Clock* c = new Clock;
+  return *c;
+}
+
+std::atomic<int> blocking_mode{-1};  // -1: not set, follow the settings
+
+std::string describe(const Plan& plan, const char* what, const Origin& origin) {
+  std::string text = "kernel '" + plan.name() + "': " + what;
+  if (origin) text += " (launched at " + *origin + ")";
+  return text;
+}
+
+/// Stages 2 and 3, on the stream.
+void execute(Packet& p) {
+  Card& card = p.plan->card();
+  const std::uint64_t bytes = p.table.size() * sizeof(std::int64_t);
+  try {
+    if (p.slot_bytes < bytes) {
+      if (p.slot_bytes != 0) card.memory().free(p.slot);
+      p.slot_bytes = 0;
+      p.slot = card.memory().allocate(bytes, Arena::Programs);
+      p.slot_bytes = bytes;
+    }
+    auto* slot = card.memory().host(p.slot);
+    if (bytes != 0) std::memcpy(slot, p.table.data(), bytes);
+    card.run(p.plan->program(), {reinterpret_cast<const std::int64_t*>(slot), p.table.size()}, p.args);
+  } catch (const std::exception& e) {
+    throw LaunchError(describe(*p.plan, e.what(), p.origin));
+  }
+  Clock& clock = clock_state();
+  if (clock.on.load(std::memory_order_relaxed)) {
+    std::shared_ptr<const chip::ClockParams> params;
+    {
+      const std::lock_guard lock(clock.mutex);
+      params = clock.params;
+    }
+    if (params) card.add_modelled(p.plan->modelled_ns(p.args, p.table, *params));
+  }
+}
+
+}  // namespace
+
+/// Rings of a card's streams; owned by the card through this opaque member.
+struct Rings {
+  std::array<Ring, kStreams> rings;
+};
+
+void RingsDeleter::operator()(Rings* r) const { delete r; }
+
+Rings& Card::rings() {
+  const std::lock_guard lock(streams_mutex_);
+  if (!rings_) rings_.reset(new Rings);
+  return *rings_;
+}
+
+Plan::Plan(Card& card, std::string name) : card_(card), name_(std::move(name)) {}
+
+Plan::~Plan() {
+  if (bytes_ != 0 && !in_bad_fork()) card_.memory().free(address_);
+}
+
+std::shared_ptr<Plan> Plan::prepare(Card& card, std::span<const std::uint8_t> image, std::string name) {
+  if (image.empty()) throw LaunchError("kernel '" + name + "': the program image is empty");
+  std::shared_ptr<Plan> plan(new Plan(card, std::move(name)));
+  plan->address_ = card.memory().allocate(image.size(), Arena::Programs);
+  plan->bytes_ = image.size();
+  auto* at = card.memory().host(plan->address_);
+  std::memcpy(at, image.data(), image.size());
+  try {
+    plan->program_ = chip::decode({at, image.size()});
+  } catch (const chip::Error& e) {
+    throw LaunchError(describe(*plan, e.what(), nullptr));
+  }
+  plan->args_ = &chip::args_of(*plan->program_);
+  if (plan->name_.empty()) plan->name_ = chip::name_of(*plan->program_);
+  return plan;
+}
+
+std::vector<std::int64_t> Plan::table(std::span<const chip::ArgValue> args) const {
+  std::vector<std::int64_t> out(chip::table_words(*program_));
+  try {
+    chip::correct(*program_, args, out);
+  } catch (const chip::Error& e) {
+    throw LaunchError(describe(*this, e.what(), nullptr));
+  }
+  return out;
+}
+
+Dims Plan::numbers(std::span<const chip::ArgValue> args) const {
+  Dims out;
+  for (std::size_t i = 0; i < args.size(); ++i)
+    if ((*args_)[i].kind != 0) out.push_back(args[i].number);
+  return out;
+}
+
+chip::Timing Plan::time(std::span<const chip::ArgValue> args, const chip::ClockParams& params) const {
+  return chip::time(*program_, table(args), params);
+}
+
+double Plan::modelled_ns(std::span<const chip::ArgValue> args, std::span<const std::int64_t> table,
+                         const chip::ClockParams& params) const {
+  Dims key = numbers(args);
+  key.push_back(clock_state().generation.load());
+  {
+    const std::lock_guard lock(timing_mutex_);
+    const auto found = timing_.find(key);
+    if (found != timing_.end()) return found->second;
+  }
+  const double ns = chip::time(*program_, table, params).ns;
+  const std::lock_guard lock(timing_mutex_);
+  timing_[std::move(key)] = ns;
+  return ns;
+}
+
+/// The part of a launch that sees inside a plan.
+class Launcher {
+ public:
+  static void run(const std::shared_ptr<const Plan>& plan, std::span<const chip::ArgValue> args, Stream& stream,
+                  const Origin& origin) {
+    Ring& ring = plan->card_.rings().rings[stream.id()];
+    Packet* p = ring.take();
+    p->plan = plan;
+    p->origin = origin;
+    p->args.assign(args.begin(), args.end());
+    p->table.resize(chip::table_words(*plan->program_));
+    try {
+      chip::correct(*plan->program_, p->args, p->table);
+    } catch (const chip::Error& e) {
+      const std::string text = describe(*plan, e.what(), origin);
+      ring.give(p);
+      throw LaunchError(text);
+    }
+    plan->launches_.fetch_add(1, std::memory_order_relaxed);
+    if (log().on.load(std::memory_order_relaxed)) {
+      const std::lock_guard lock(log().mutex);
+      log().records.push_back({plan, p->args, stream.id(), origin});
+    }
+    auto task = [p, &ring] {
+      struct Return {
+        Packet* p;
+        Ring& ring;
+        ~Return() { ring.give(p); }
+      } give_back{p, ring};
+      execute(*p);
+    };
+    if (blocking()) {
+      stream.run(task);
+    } else {
+      stream.submit(std::move(task));
+      stream.throttle(kMaxInFlight);
+    }
+  }
+};
+
+void launch(const std::shared_ptr<const Plan>& plan, std::span<const chip::ArgValue> args, Stream& stream,
+            const Origin& origin) {
+  Launcher::run(plan, args, stream, origin);
+}
+
+void set_launch_log(bool on) { log().on.store(on); }
+
+std::vector<LaunchRecord> launch_log() {
+  const std::lock_guard lock(log().mutex);
+  return log().records;
+}
+
+void clear_launch_log() {
+  const std::lock_guard lock(log().mutex);
+  log().records.clear();
+}
+
+void set_clock(chip::ClockParams params) {
+  Clock& c = clock_state();
+  const std::lock_guard lock(c.mutex);
+  c.on.store(!params.empty());
+  c.generation.fetch_add(1);
+  c.params = params.empty() ? nullptr : std::make_shared<const chip::ClockParams>(std::move(params));
+}
+
+void set_blocking(bool on) { blocking_mode.store(on ? 1 : 0); }
+
+bool blocking() {
+  const int mode = blocking_mode.load(std::memory_order_relaxed);
+  return mode < 0 ? settings().blocking : mode == 1;
+}
+
+}  // namespace loom::rt

@@ -1,0 +1,90 @@
+// Plans and launches. A plan is prepared once: its image lies in segment 7 of the card's memory and is
+// decoded from there. A launch has the three stages of the chip: the host computes the correction (the
+// value table) from the arguments, the stream transfers it to a device slot, the machine runs the
+// program. Images never change; tables come from a ring per stream, so one plan may be in flight on
+// several streams.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "chip/chip.h"
+#include "runtime/runtime.h"
+
+namespace loom::rt {
+
+/// A failed launch: names plan, argument or unit, and the line that launched it.
+struct LaunchError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+class Plan : public std::enable_shared_from_this<Plan> {
+ public:
+  /// Copies the image to the card and decodes it there. Throws chip::Error (damaged image) or OutOfMemory.
+  static std::shared_ptr<Plan> prepare(Card&, std::span<const std::uint8_t> image, std::string name);
+  ~Plan();
+
+  const std::string& name() const { return name_; }
+  const chip::Program& program() const { return *program_; }
+  const std::vector<chip::ArgInfo>& args() const { return *args_; }
+  std::uint64_t address() const { return address_; }
+  std::uint64_t bytes() const { return bytes_; }
+  Card& card() const { return card_; }
+
+  /// Value table of these arguments; throws LaunchError.
+  std::vector<std::int64_t> table(std::span<const chip::ArgValue> args) const;
+  /// Modelled time for these arguments; computed once per set of numbers.
+  chip::Timing time(std::span<const chip::ArgValue> args, const chip::ClockParams&) const;
+  /// Modelled ns, cached by the numbers alone (addresses do not change the time).
+  double modelled_ns(std::span<const chip::ArgValue> args, std::span<const std::int64_t> table,
+                     const chip::ClockParams&) const;
+  std::int64_t launches() const { return launches_.load(std::memory_order_relaxed); }
+
+ private:
+  friend class Launcher;
+  Plan(Card&, std::string name);
+  Dims numbers(std::span<const chip::ArgValue> args) const;
+
+  Card& card_;
+  std::string name_;
+  std::uint64_t address_ = 0, bytes_ = 0;
+  std::shared_ptr<const chip::Program> program_;
+  const std::vector<chip::ArgInfo>* args_ = nullptr;
+  mutable std::mutex timing_mutex_;
+  mutable std::map<Dims, double> timing_;
+  mutable std::atomic<std::int64_t> launches_{0};
+};
+
+/// Where a launch was written: filled by the layer above, kept for messages.
+using Origin = std::shared_ptr<const std::string>;
+
+/// What the launch log keeps.
+struct LaunchRecord {
+  std::shared_ptr<const Plan> plan;
+  std::vector<chip::ArgValue> args;
+  std::uint64_t stream;
+  Origin origin;
+};
+
+/// Checks the arguments and computes the table now, then queues transfer and execution on the stream
+/// (or runs them at once in blocking mode). Throws LaunchError.
+void launch(const std::shared_ptr<const Plan>&, std::span<const chip::ArgValue> args, Stream&, const Origin&);
+
+void set_launch_log(bool on);
+std::vector<LaunchRecord> launch_log();
+void clear_launch_log();
+
+/// Rates for the modelled device time that events read; an empty map turns the clock off.
+void set_clock(chip::ClockParams);
+
+/// Launches return after execution when on; starts from TORCH_LOOM_BLOCKING.
+void set_blocking(bool on);
+bool blocking();
+
+}  // namespace loom::rt

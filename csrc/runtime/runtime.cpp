@@ -1,0 +1,240 @@
+// Process-wide state: settings, cards, fork guard, tokens and the cache of layouts.
+#include "runtime/runtime.h"
+
+#include <pthread.h>
+#include <sys/mman.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+#include <unordered_map>
+
+namespace loom::rt {
+namespace {
+
+int env_int(const char* name, int fallback, int low, int high) {
+  const char* text = std::getenv(name);
+  if (text == nullptr || *text == 0) return fallback;
+  char* end = nullptr;
+  const long v = std::strtol(text, &end, 10);
+  if (*end != 0 || v < low || v > high)
+    throw DeviceError(std::string(name) + " must be a whole number from " + std::to_string(low) + " to " +
+                      std::to_string(high) + ", got '" + text + "'");
+  return static_cast<int>(v);
+}
+
+Settings read_settings() {
+  Settings s;
+  s.cards = env_int("TORCH_LOOM_CARDS", 1, 1, kMaxCards);
+  s.threads = env_int("TORCH_LOOM_THREADS", 0, 0, 1024);
+  s.blocking = env_int("TORCH_LOOM_BLOCKING", 0, 0, 1) != 0;
+  const char* numerics = std::getenv("TORCH_LOOM_NUMERICS");
+  if (numerics != nullptr && *numerics != 0) {
+    if (std::strcmp(numerics, "ieee") != 0 && std::strcmp(numerics, "df16") != 0)
+      throw DeviceError(std::string("TORCH_LOOM_NUMERICS must be 'df16' or 'ieee', got '") + numerics + "'");
+    s.ieee = std::strcmp(numerics, "ieee") == 0;
+  }
+  return s;
+}
+
+HostServices services;
+
+struct State {
+  std::mutex mutex;
+  std::array<std::atomic<Card*>, kMaxCards> cards{};
+  std::uint8_t* tokens = nullptr;
+};
+
+/// Never destroyed: tensors may outlive static destruction at exit.
+State& state() {
+  static State* s = new State;
+  return *s;
+}
+
+std::atomic<bool> any_card{false};
+std::atomic<bool> bad_fork{false};
+
+void after_fork_in_child() {
+  if (any_card.load()) bad_fork.store(true);
+}
+
+/// Tokens are addresses in a range nobody can touch: twice the device address keeps them unique, because
+/// no dtype takes more than twice its device bytes on the host.
+constexpr std::uint64_t kTokenSpan = 2 * kAddressSpace;
+
+}  // namespace
+
+const Settings& settings() {
+  static const Settings s = read_settings();
+  return s;
+}
+
+void set_host_services(const HostServices& s) { services = s; }
+
+Card::Card(int index) : index_(index), memory_(index, &Card::passed, this) {}
+
+Card::~Card() {
+  for (auto& s : streams_) delete s.exchange(nullptr);
+}
+
+bool Card::passed(void* card, const StreamPoint& at) {
+  Stream* s = static_cast<Card*>(card)->streams_[at.stream].load(std::memory_order_acquire);
+  return s == nullptr || s->passed(at.ticket);
+}
+
+Stream& Card::stream(std::uint64_t id) {
+  if (id >= kStreams) throw DeviceError("stream " + std::to_string(id) + " does not exist on this card");
+  Stream* s = streams_[id].load(std::memory_order_acquire);
+  if (s != nullptr) return *s;
+  const std::lock_guard lock(streams_mutex_);
+  s = streams_[id].load(std::memory_order_acquire);
+  if (s == nullptr) {
+    s = new Stream(id, id > kLowStreams ? -1 : 0);
+    streams_[id].store(s, std::memory_order_release);
+  }
+  return *s;
+}
+
+std::uint64_t Card::next_stream(bool high) {
+  return high ? 1 + kLowStreams + next_high_.fetch_add(1) % kHighStreams : 1 + next_low_.fetch_add(1) % kLowStreams;
+}
+
+void Card::synchronize() {
+  std::exception_ptr first;
+  for (auto& slot : streams_) {
+    Stream* s = slot.load(std::memory_order_acquire);
+    if (s == nullptr) continue;
+    try {
+      s->synchronize();
+    } catch (...) {
+      if (!first) first = std::current_exception();
+    }
+  }
+  if (first) std::rethrow_exception(first);
+}
+
+void Card::run(const chip::Program& program, std::span<const std::int64_t> table, std::span<const chip::ArgValue> args) {
+  const std::lock_guard lock(machine_mutex_);
+  if (!machine_) {
+    chip::MachineOptions o;
+    o.cores = settings().cores;
+    o.lx_bytes = settings().lx_bytes;
+    o.threads = settings().threads != 0 ? settings().threads
+                : services.threads != nullptr ? services.threads()
+                                              : static_cast<int>(std::thread::hardware_concurrency());
+    o.ddr = memory_.base();
+    o.ddr_bytes = kAddressSpace;
+    o.sgemm = services.sgemm;
+    o.thread_init = services.thread_init;
+    machine_ = std::make_unique<chip::Machine>(o);
+  }
+  machine_->run(program, table, args);
+}
+
+Card& card(int index) {
+  State& s = state();
+  if (bad_fork.load(std::memory_order_relaxed))
+    throw DeviceError(
+        "Cannot use the spyre device in a forked child process: its streams and memory belong to the parent. "
+        "Start the child with the 'spawn' method (torch.multiprocessing.set_start_method('spawn'))");
+  if (index < 0 || index >= settings().cards)
+    throw DeviceError("spyre device " + std::to_string(index) + " does not exist: " +
+                      std::to_string(settings().cards) + " visible (TORCH_LOOM_CARDS)");
+  Card* c = s.cards[static_cast<std::size_t>(index)].load(std::memory_order_acquire);
+  if (c != nullptr) return *c;
+  const std::lock_guard lock(s.mutex);
+  c = s.cards[static_cast<std::size_t>(index)].load(std::memory_order_acquire);
+  if (c == nullptr) {
+    if (s.tokens == nullptr) {
+      void* p = ::mmap(nullptr, kMaxCards * kTokenSpan, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      if (p == MAP_FAILED) throw DeviceError("Failed to initialize Spyre runtime: no address space for tokens");
+      s.tokens = static_cast<std::uint8_t*>(p);
+      ::pthread_atfork(nullptr, nullptr, &after_fork_in_child);
+    }
+    c = new Card(index);
+    s.cards[static_cast<std::size_t>(index)].store(c, std::memory_order_release);
+    any_card.store(true);
+  }
+  return *c;
+}
+
+bool started() { return any_card.load() && !bad_fork.load(); }
+bool in_bad_fork() { return bad_fork.load(); }
+
+void stop() {
+  State& s = state();
+  const std::lock_guard lock(s.mutex);
+  for (auto& slot : s.cards) {
+    Card* c = slot.load();
+    if (c == nullptr) continue;
+    const auto live = c->memory().stats().allocations.current;
+    if (live != 0)
+      throw DeviceError("cannot stop card " + std::to_string(c->index()) + ": " + std::to_string(live) +
+                        " allocations are alive");
+  }
+  for (auto& slot : s.cards) delete slot.exchange(nullptr);
+  any_card.store(false);
+}
+
+void* Record::token() const {
+  if (bytes == 0) return nullptr;
+  return state().tokens + static_cast<std::uint64_t>(card->index()) * kTokenSpan + 2 * address;
+}
+
+int card_of_token(const void* token) {
+  const auto* p = static_cast<const std::uint8_t*>(token);
+  const std::uint8_t* tokens = state().tokens;
+  if (tokens == nullptr || p < tokens || p >= tokens + kMaxCards * kTokenSpan) return -1;
+  return static_cast<int>(static_cast<std::uint64_t>(p - tokens) / kTokenSpan);
+}
+
+Record::~Record() {
+  if (bytes == 0 || in_bad_fork()) return;
+  std::vector<StreamPoint> after;
+  streams.push_back(stream);
+  for (std::uint64_t id : streams) {
+    const Stream& s = card->stream(id);
+    if (!s.idle()) after.push_back({id, s.issued()});
+  }
+  card->memory().free(address, std::move(after));
+}
+
+std::unique_ptr<Record> allocate(Card& card, Dtype dtype, LayoutPtr layout, std::uint64_t host_bytes,
+                                 std::uint64_t stream) {
+  auto r = std::make_unique<Record>();
+  r->card = &card;
+  r->dtype = dtype;
+  r->host_bytes = host_bytes;
+  r->stream = stream;
+  const auto bytes = static_cast<std::uint64_t>(layout->bytes);
+  r->layout = std::move(layout);
+  if (bytes != 0) {
+    r->address = card.memory().allocate(bytes);
+    r->bytes = bytes;
+  }
+  return r;
+}
+
+LayoutPtr layout_for(Kind kind, Format format, std::span<const std::int64_t> sizes,
+                     std::span<const std::int64_t> strides, std::int64_t elements) {
+  struct Hash {
+    std::size_t operator()(const Dims& key) const {
+      std::size_t h = key.size();
+      for (std::int64_t v : key) h = h * 0x9E3779B97F4A7C15ull + static_cast<std::size_t>(v) + (h >> 29);
+      return h;
+    }
+  };
+  thread_local std::unordered_map<Dims, LayoutPtr, Hash> cache;
+  thread_local Dims key;
+  key.assign({static_cast<std::int64_t>(kind), static_cast<std::int64_t>(format), elements});
+  key.insert(key.end(), sizes.begin(), sizes.end());
+  key.insert(key.end(), strides.begin(), strides.end());
+  const auto found = cache.find(key);
+  if (found != cache.end()) return found->second;
+  LayoutPtr made = make_layout(kind, format, sizes, strides, elements);
+  if (cache.size() > 4096) cache.clear();
+  cache.emplace(key, made);
+  return made;
+}
+
+}  // namespace loom::rt

@@ -1,0 +1,134 @@
+// Cards and the process-wide runtime. Nothing starts at load time: the first operation on a card
+// reserves its memory, the first launch builds its machine.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "chip/chip.h"
+#include "runtime/layout.h"
+#include "runtime/memory.h"
+#include "runtime/stream.h"
+
+namespace loom::rt {
+
+/// Wrong use of the device that is not a program's fault.
+struct DeviceError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+/// Numbers that hold for the whole process, read from the environment when the runtime starts.
+struct Settings {
+  int cards = 1;            // TORCH_LOOM_CARDS
+  int threads = 0;          // TORCH_LOOM_THREADS; 0: ask the host framework
+  int cores = 32;
+  std::int64_t lx_bytes = 2 << 20;
+  bool ieee = false;        // TORCH_LOOM_NUMERICS=ieee
+  bool blocking = false;    // TORCH_LOOM_BLOCKING=1: launches return after execution
+};
+const Settings& settings();
+
+/// What the layer above lends the engine: a GEMM and how to prepare a worker thread.
+struct HostServices {
+  chip::Sgemm sgemm = nullptr;
+  void (*thread_init)() = nullptr;
+  int (*threads)() = nullptr;
+};
+void set_host_services(const HostServices&);
+
+inline constexpr int kMaxCards = 64;
+inline constexpr std::uint64_t kLowStreams = 32, kHighStreams = 32, kStreams = 1 + kLowStreams + kHighStreams;
+
+/// Tables in flight, one ring per stream (see plan.cpp).
+struct Rings;
+struct RingsDeleter {
+  void operator()(Rings*) const;
+};
+
+class Card {
+ public:
+  explicit Card(int index);
+  ~Card();
+  Card(const Card&) = delete;
+  Card& operator=(const Card&) = delete;
+
+  int index() const { return index_; }
+  Memory& memory() { return memory_; }
+  /// Stream by number: 0 default, 1..32 low priority, 33..64 high. Created on first use.
+  Stream& stream(std::uint64_t id);
+  /// Number of the next stream of a pool, round robin.
+  std::uint64_t next_stream(bool high);
+  /// Waits for all streams; throws the first kept error of them.
+  void synchronize();
+  /// Runs one program on the machine; programs of a card exclude each other.
+  void run(const chip::Program&, std::span<const std::int64_t> table, std::span<const chip::ArgValue> args);
+
+  /// Modelled device time spent so far, in ns; grows only while timing is on.
+  double modelled_ns() const { return modelled_ns_.load(std::memory_order_relaxed); }
+  void add_modelled(double ns) { modelled_ns_.fetch_add(ns, std::memory_order_relaxed); }
+
+  Rings& rings();
+
+  static bool passed(void* card, const StreamPoint& at);
+
+ private:
+  const int index_;
+  Memory memory_;
+  std::mutex streams_mutex_;
+  std::array<std::atomic<Stream*>, kStreams> streams_{};
+  std::unique_ptr<Rings, RingsDeleter> rings_;
+  std::atomic<std::uint64_t> next_low_{0}, next_high_{0};
+  std::atomic<double> modelled_ns_{0};
+  std::mutex machine_mutex_;
+  std::unique_ptr<chip::Machine> machine_;
+};
+
+/// The card, started on first use. Throws DeviceError for a wrong index or in a forked child.
+Card& card(int index);
+bool started();
+/// True in a child of a process that had started the runtime.
+bool in_bad_fork();
+/// Ends streams and gives all memory back. Throws DeviceError while allocations live, unless `force`.
+void stop();
+
+/// Card of a pointer token (any byte of its block), -1 when it is none.
+int card_of_token(const void* token);
+
+/// Page-aligned host memory for asynchronous transfers.
+void* allocate_pinned(std::size_t bytes);
+void free_pinned(void*);
+bool is_pinned(const void*);
+
+/// Everything about one storage of a tensor.
+struct Record {
+  Card* card = nullptr;
+  std::uint64_t address = 0;  // device address of the block; 0 for empty storages
+  std::uint64_t bytes = 0;    // on the device
+  std::uint64_t host_bytes = 0;
+  Dtype dtype = Dtype::U8;    // what the storage holds, seen from the host
+  bool raw = false;           // bytes allocated before any tensor gave them a type
+  LayoutPtr layout;
+  std::uint64_t stream = 0;               // stream current at allocation
+  std::mutex mutex;                       // guards `streams`
+  std::vector<std::uint64_t> streams;     // other streams that use the block (record_stream)
+
+  std::uint8_t* base() const { return card->memory().host(address); }
+  /// The token handed out as a pointer: unique, never dereferenceable, null for empty storages.
+  void* token() const;
+  ~Record();
+};
+
+/// New storage record with undefined content.
+std::unique_ptr<Record> allocate(Card&, Dtype, LayoutPtr, std::uint64_t host_bytes, std::uint64_t stream);
+
+/// Layout objects are shared: equal questions give the same object.
+LayoutPtr layout_for(Kind, Format, std::span<const std::int64_t> sizes, std::span<const std::int64_t> strides,
+                     std::int64_t elements);
+
+}  // namespace loom::rt

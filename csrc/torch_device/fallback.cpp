@@ -1,0 +1,109 @@
+// Counting, warning and switching of the host fallback. Random operators draw from the card's generator,
+// also on this way.
+#include "torch_device/fallback.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/enum_tag.h>
+#include <ATen/native/CPUFallback.h>
+
+#include <atomic>
+#include <mutex>
+
+#include "torch_device/backend.h"
+#include "torch_device/storage.h"
+
+namespace loom::dev {
+namespace {
+
+std::mutex mutex;
+std::map<std::string, std::int64_t>& counts() {
+  static auto* c = new std::map<std::string, std::int64_t>;
+  return *c;
+}
+std::map<std::string, bool>& warned() {
+  static auto* w = new std::map<std::string, bool>;
+  return *w;
+}
+std::atomic<FallbackMode> mode{FallbackMode::Warn};
+void (*hook)(const std::string&) = nullptr;
+
+std::string full_name(const c10::OperatorHandle& op) {
+  const auto& name = op.operator_name();
+  return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
+}
+
+/// Makes the host's default generator continue the card's sequence while an operator without a generator
+/// argument runs.
+class LentGenerator {
+ public:
+  explicit LentGenerator(at::Generator device) : device_(std::move(device)), host_(at::detail::getDefaultCPUGenerator()) {
+    const std::lock_guard lock(host_.mutex());
+    saved_ = host_.get_state();
+    host_.set_state(device_.get_state());
+  }
+  ~LentGenerator() {
+    const std::lock_guard lock(host_.mutex());
+    device_.set_state(host_.get_state());
+    host_.set_state(saved_);
+  }
+  LentGenerator(const LentGenerator&) = delete;
+  LentGenerator& operator=(const LentGenerator&) = delete;
+
+ private:
+  at::Generator device_, host_;
+  at::Tensor saved_;
+};
+
+c10::DeviceIndex device_of(const torch::jit::Stack& stack, std::size_t first) {
+  for (std::size_t i = first; i < stack.size(); ++i)
+    if (stack[i].isTensor() && stack[i].toTensor().defined() && stack[i].toTensor().device().type() == kSpyre)
+      return stack[i].toTensor().device().index();
+  return current_device();
+}
+
+}  // namespace
+
+void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  const std::string name = full_name(op);
+  TORCH_CHECK_NOT_IMPLEMENTED(mode.load() != FallbackMode::Error, "Spyre backend does not support: ", name,
+                              " in eager mode, and TORCH_LOOM_FALLBACK=error forbids running it on the CPU");
+  bool first = false;
+  {
+    const std::lock_guard lock(mutex);
+    ++counts()[name];
+    first = !std::exchange(warned()[name], true);
+  }
+  if (first && mode.load() == FallbackMode::Warn && hook != nullptr) hook(name);
+
+  const auto& arguments = op.schema().arguments();
+  const std::size_t begin = stack->size() - arguments.size();
+  const c10::DeviceIndex card = device_of(*stack, begin);
+  bool takes_generator = false;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i].name() != "generator") continue;
+    takes_generator = true;
+    c10::IValue& v = (*stack)[begin + i];
+    v = host_generator(v.isNone() ? std::nullopt : std::optional<at::Generator>(v.toGenerator()), card);
+  }
+  if (!takes_generator && op.hasTag(at::Tag::nondeterministic_seeded)) {
+    const LentGenerator lent(host_generator(std::nullopt, card));
+    return at::native::cpu_fallback(op, stack);
+  }
+  at::native::cpu_fallback(op, stack);
+}
+
+std::map<std::string, std::int64_t> fallback_counts() {
+  const std::lock_guard lock(mutex);
+  return counts();
+}
+
+void reset_fallback_counts() {
+  const std::lock_guard lock(mutex);
+  counts().clear();
+}
+
+void set_fallback_mode(FallbackMode m) { mode.store(m); }
+FallbackMode fallback_mode() { return mode.load(); }
+void set_fallback_hook(void (*h)(const std::string&)) { hook = h; }
+
+}  // namespace loom::dev

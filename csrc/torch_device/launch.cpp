@@ -1,0 +1,259 @@
+// Launching from Python: tensors and numbers become argument values without Python-level work.
+#include "torch_device/launch.h"
+
+#include <ATen/Parallel.h>
+#include <dlfcn.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include <bit>
+
+#include "runtime/plan.h"
+#include "torch_device/storage.h"
+
+namespace py = pybind11;
+
+namespace loom::dev {
+namespace {
+
+/// Kept per thread so that a launch allocates no vectors.
+thread_local std::vector<chip::ArgValue> scratch;
+
+[[noreturn]] void bad_argument(const rt::Plan& plan, std::size_t i, const std::string& what) {
+  throw rt::LaunchError("kernel '" + plan.name() + "': argument " + std::to_string(i) + " ('" + plan.args()[i].name +
+                        "') " + what);
+}
+
+chip::ArgValue buffer(const rt::Plan& plan, std::size_t i, PyObject* o, std::uint64_t stream) {
+  if (!THPVariable_Check(o)) bad_argument(plan, i, std::string("must be a spyre tensor, got ") + Py_TYPE(o)->tp_name);
+  const at::Tensor& t = THPVariable_Unpack(o);
+  if (t.device().type() != kSpyre) bad_argument(plan, i, "must be a spyre tensor, got one on " + t.device().str());
+  rt::Record& r = record_of(t);
+  if (r.card != &plan.card())
+    bad_argument(plan, i, "lies on " + t.device().str() + ", the plan was prepared for spyre:" +
+                              std::to_string(plan.card().index()));
+  const auto elem = static_cast<int>(r.layout->format);
+  if (r.bytes != 0 && elem != plan.args()[i].elem)
+    bad_argument(plan, i, "has device format " + std::string(rt::format_name(r.layout->format)) + ", the kernel takes " +
+                              rt::format_name(static_cast<rt::Format>(plan.args()[i].elem)));
+  if (r.stream != stream) {
+    const std::lock_guard lock(r.mutex);
+    if (std::find(r.streams.begin(), r.streams.end(), stream) == r.streams.end()) r.streams.push_back(stream);
+  }
+  return {r.address, r.bytes, 0};
+}
+
+chip::ArgValue number(const rt::Plan& plan, std::size_t i, PyObject* o) {
+  chip::ArgValue v;
+  if (plan.args()[i].kind == 2) {
+    const double d = PyFloat_Check(o) || PyLong_Check(o) ? PyFloat_AsDouble(o) : -1;
+    if (!PyFloat_Check(o) && !PyLong_Check(o))
+      bad_argument(plan, i, std::string("must be a float, got ") + Py_TYPE(o)->tp_name);
+    if (PyErr_Occurred() != nullptr) throw py::error_already_set();
+    v.number = std::bit_cast<std::uint32_t>(static_cast<float>(d));
+    return v;
+  }
+  if (!PyIndex_Check(o)) bad_argument(plan, i, std::string("must be an int, got ") + Py_TYPE(o)->tp_name);
+  v.number = PyLong_Check(o) ? PyLong_AsLongLong(o) : PyNumber_AsSsize_t(o, PyExc_OverflowError);
+  if (v.number == -1 && PyErr_Occurred() != nullptr) throw py::error_already_set();
+  return v;
+}
+
+/// Argument values of a launch, in `scratch`.
+std::span<const chip::ArgValue> values(const rt::Plan& plan, PyObject* const* items, std::size_t n,
+                                       std::uint64_t stream) {
+  const auto& args = plan.args();
+  if (n != args.size()) {
+    std::string text = "kernel '" + plan.name() + "' takes " + std::to_string(args.size()) + " arguments (";
+    for (std::size_t i = 0; i < args.size(); ++i) text += (i != 0 ? ", " : "") + args[i].name;
+    throw rt::LaunchError(text + "), got " + std::to_string(n));
+  }
+  scratch.clear();
+  for (std::size_t i = 0; i < n; ++i)
+    scratch.push_back(args[i].kind == 0 ? buffer(plan, i, items[i], stream) : number(plan, i, items[i]));
+  return scratch;
+}
+
+/// "file:line" of the Python frame that launches. Code objects that launch are few; the map keeps them.
+rt::Origin origin() {
+  PyFrameObject* frame = PyEval_GetFrame();
+  if (frame == nullptr) return nullptr;
+  struct Key {
+    PyObject* code;
+    int line;
+    bool operator==(const Key&) const = default;
+  };
+  struct Hash {
+    std::size_t operator()(const Key& k) const {
+      return std::hash<void*>()(k.code) * 31 + static_cast<std::size_t>(k.line);
+    }
+  };
+  static auto* known = new std::unordered_map<Key, rt::Origin, Hash>;
+  PyCodeObject* code = PyFrame_GetCode(frame);
+  const Key key{reinterpret_cast<PyObject*>(code), PyFrame_GetLineNumber(frame)};
+  const auto found = known->find(key);
+  if (found != known->end()) {
+    Py_DECREF(code);
+    return found->second;
+  }
+  const py::object file = py::reinterpret_steal<py::object>(
+      PyObject_GetAttrString(reinterpret_cast<PyObject*>(code), "co_filename"));
+  auto text = std::make_shared<const std::string>(py::str(file).cast<std::string>() + ":" + std::to_string(key.line));
+  known->emplace(key, text);
+  return text;
+}
+
+void launch(const std::shared_ptr<rt::Plan>& plan, PyObject* const* items, std::size_t n) {
+  const std::uint64_t stream = current_stream(static_cast<c10::DeviceIndex>(plan->card().index()));
+  const auto args = values(*plan, items, n, stream);
+  const rt::Origin where = origin();
+  const py::gil_scoped_release release;
+  rt::launch(plan, args, plan->card().stream(stream), where);
+}
+
+/// A list or tuple as an array of borrowed references.
+struct Items {
+  py::object sequence;
+  explicit Items(const py::handle& h)
+      : sequence(py::reinterpret_steal<py::object>(PySequence_Fast(h.ptr(), "launch takes a list of arguments"))) {
+    if (!sequence) throw py::error_already_set();
+  }
+  PyObject* const* data() const { return PySequence_Fast_ITEMS(sequence.ptr()); }
+  std::size_t size() const { return static_cast<std::size_t>(PySequence_Fast_GET_SIZE(sequence.ptr())); }
+};
+
+std::shared_ptr<rt::Plan> prepare(const py::object& source, const std::string& name, int device) {
+  py::object image = source;
+  if (!PyBytes_Check(source.ptr()))
+    image = py::module_::import("torch_loom.spyrecode.directory").attr("read_image")(source);
+  char* data = nullptr;
+  Py_ssize_t size = 0;
+  if (PyBytes_AsStringAndSize(image.ptr(), &data, &size) != 0) throw py::error_already_set();
+  rt::Card& card = rt::card(device < 0 ? current_device() : device);
+  const py::gil_scoped_release release;
+  return rt::Plan::prepare(card, {reinterpret_cast<const std::uint8_t*>(data), static_cast<std::size_t>(size)}, name);
+}
+
+py::list numbers(const rt::LaunchRecord& r) {
+  py::list out;
+  for (std::size_t i = 0; i < r.args.size(); ++i) {
+    const int kind = r.plan->args()[i].kind;
+    if (kind == 0) {
+      out.append(r.args[i].address);
+    } else if (kind == 2) {
+      out.append(std::bit_cast<float>(static_cast<std::uint32_t>(r.args[i].number)));
+    } else {
+      out.append(r.args[i].number);
+    }
+  }
+  return out;
+}
+
+chip::Timing time_of(const rt::Plan& plan, const py::object& source, const chip::ClockParams& params) {
+  if (py::isinstance<rt::LaunchRecord>(source)) {
+    const auto& record = source.cast<const rt::LaunchRecord&>();
+    if (record.plan.get() != &plan)
+      throw py::value_error("the record is of kernel '" + record.plan->name() + "', not of '" + plan.name() + "'");
+    return plan.time(record.args, params);
+  }
+  const Items items(source);
+  const auto args = values(plan, items.data(), items.size(), 0);
+  return plan.time(args, params);
+}
+
+int host_threads() { return at::get_num_threads(); }
+
+void* host_library() {
+  static void* handle = ::dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD);
+  return handle;
+}
+
+void single_threaded_blas() {
+  using SetThreads = void (*)(int);
+  void* lib = host_library();
+  if (lib == nullptr) return;
+  for (const char* name : {"omp_set_num_threads", "openblas_set_num_threads_local"})
+    if (auto* f = reinterpret_cast<SetThreads>(::dlsym(lib, name))) f(1);
+  if (auto* f = reinterpret_cast<int (*)(int)>(::dlsym(lib, "MKL_Set_Num_Threads_Local"))) (void)f(1);
+}
+
+}  // namespace
+
+void lend_host_services() {
+  rt::HostServices s;
+  void* lib = host_library();
+  if (lib != nullptr) s.sgemm = reinterpret_cast<chip::Sgemm>(::dlsym(lib, "sgemm_"));
+  s.thread_init = &single_threaded_blas;
+  s.threads = &host_threads;
+  rt::set_host_services(s);
+}
+
+void bind_launch(py::module_& m) {
+  static py::exception<rt::LaunchError> launch_error(m, "LaunchError", PyExc_RuntimeError);
+  py::register_exception_translator([](std::exception_ptr p) {
+    try {
+      if (p) std::rethrow_exception(p);
+    } catch (const rt::LaunchError& e) {
+      py::set_error(launch_error, e.what());
+    } catch (const rt::OutOfMemory& e) {
+      PyErr_SetString(py::module_::import("torch").attr("OutOfMemoryError").ptr(), e.what());
+    }
+  });
+
+  py::class_<chip::UnitTime>(m, "UnitTime")
+      .def_readonly("busy_cycles", &chip::UnitTime::busy_cycles)
+      .def_readonly("wait_cycles", &chip::UnitTime::wait_cycles);
+  py::class_<chip::Timing>(m, "Timing")
+      .def_readonly("cycles", &chip::Timing::cycles)
+      .def_readonly("ns", &chip::Timing::ns)
+      .def_readonly("pt_util", &chip::Timing::pt_util)
+      .def_readonly("sfu_util", &chip::Timing::sfu_util)
+      .def_readonly("ddr_read_bytes", &chip::Timing::ddr_read_bytes)
+      .def_readonly("ddr_write_bytes", &chip::Timing::ddr_write_bytes)
+      .def_readonly("bottleneck", &chip::Timing::bottleneck)
+      .def_readonly("units", &chip::Timing::units);
+
+  py::class_<rt::Plan, std::shared_ptr<rt::Plan>>(m, "Plan")
+      .def_property_readonly("name", &rt::Plan::name)
+      .def_property_readonly("device_index", [](const rt::Plan& p) { return p.card().index(); })
+      .def_property_readonly("address", &rt::Plan::address)
+      .def_property_readonly("bytes", &rt::Plan::bytes)
+      .def_property_readonly("launches", &rt::Plan::launches)
+      .def_property_readonly("args",
+                             [](const rt::Plan& p) {
+                               py::list out;
+                               for (const auto& a : p.args()) out.append(py::make_tuple(a.name, a.kind, a.elem, a.access));
+                               return out;
+                             })
+      .def("launch",
+           [](const std::shared_ptr<rt::Plan>& p, const py::handle& args) {
+             const Items items(args);
+             launch(p, items.data(), items.size());
+           })
+      .def("__call__",
+           [](const std::shared_ptr<rt::Plan>& p, const py::args& args) {
+             const Items items(args);
+             launch(p, items.data(), items.size());
+           })
+      .def("time", &time_of, py::arg("args"), py::arg("clock_params"))
+      .def("__repr__", [](const rt::Plan& p) {
+        return "<Plan '" + p.name() + "' on spyre:" + std::to_string(p.card().index()) + ">";
+      });
+
+  py::class_<rt::LaunchRecord>(m, "LaunchRecord")
+      .def_property_readonly("name", [](const rt::LaunchRecord& r) { return r.plan->name(); })
+      .def_property_readonly("plan",
+                             [](const rt::LaunchRecord& r) { return std::const_pointer_cast<rt::Plan>(r.plan); })
+      .def_property_readonly("args", &numbers)
+      .def_readonly("stream", &rt::LaunchRecord::stream)
+      .def_property_readonly("origin", [](const rt::LaunchRecord& r) { return r.origin ? *r.origin : std::string(); });
+
+  m.def("prepare", &prepare, py::arg("program"), py::arg("name") = "", py::arg("device_index") = -1);
+  m.def("enable_launch_log", &rt::set_launch_log, py::arg("on") = true);
+  m.def("launch_log", &rt::launch_log);
+  m.def("clear_launch_log", &rt::clear_launch_log);
+  m.def("set_clock", &rt::set_clock, py::arg("params"));
+  m.def("set_blocking", &rt::set_blocking, py::arg("on"), py::call_guard<py::gil_scoped_release>());
+  m.def("blocking", &rt::blocking);
+}
+
+}  // namespace loom::dev

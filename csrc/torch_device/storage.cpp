@@ -1,0 +1,266 @@
+// Allocation of tensor storages and the torch-facing allocator with its statistics.
+#include "torch_device/storage.h"
+
+#include <ATen/EmptyTensor.h>
+#include <c10/core/ScalarType.h>
+#include <c10/core/StorageImpl.h>
+#include <c10/core/TensorImpl.h>
+
+#include <array>
+
+#include "runtime/transfer.h"
+
+namespace loom::dev {
+namespace {
+
+thread_local c10::DeviceIndex tls_device = 0;
+thread_local std::array<std::uint8_t, rt::kMaxCards> tls_streams{};
+void (*oom_hook)() = nullptr;
+
+void delete_record(void* context) { delete static_cast<rt::Record*>(context); }
+
+c10::DataPtr data_ptr(rt::Dtype dtype, rt::LayoutPtr layout, std::size_t host_bytes, c10::DeviceIndex index) {
+  rt::Card& card = rt::card(index);
+  std::unique_ptr<rt::Record> record;
+  try {
+    record = rt::allocate(card, dtype, layout, host_bytes, current_stream(index));
+  } catch (const rt::OutOfMemory& first) {
+    if (oom_hook != nullptr) oom_hook();
+    try {
+      record = rt::allocate(card, dtype, layout, host_bytes, current_stream(index));
+    } catch (const rt::OutOfMemory& e) {
+      TORCH_CHECK_WITH(OutOfMemoryError, false, e.what());
+    }
+  }
+  void* token = record->token();
+  return {token, record.release(), &delete_record, c10::Device(kSpyre, index)};
+}
+
+/// Bytes without a dtype yet: one flat dim of uint8.
+c10::DataPtr raw_ptr(std::size_t bytes, c10::DeviceIndex index) {
+  const std::int64_t n = static_cast<std::int64_t>(bytes);
+  const std::array<std::int64_t, 1> size{n}, stride{1};
+  c10::DataPtr p =
+      data_ptr(rt::Dtype::U8, rt::layout_for(rt::Kind::Default, rt::Format::U8, size, stride, n), bytes, index);
+  static_cast<rt::Record*>(p.get_context())->raw = true;
+  return p;
+}
+
+using StatArray = c10::CachingAllocator::StatArray;
+
+void put(StatArray& out, const rt::Counter& c) {
+  auto& s = out[static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE)];
+  s.current = c.current;
+  s.peak = c.peak;
+  s.allocated = c.increased;
+  s.freed = c.decreased;
+}
+
+class Allocator final : public c10::DeviceAllocator {
+ public:
+  c10::DataPtr allocate(std::size_t n) override { return raw_ptr(n, current_device()); }
+  c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
+  void copy_data(void*, const void*, std::size_t) const override {
+    TORCH_CHECK(false, "device memory is not addressable from the host");
+  }
+  bool initialized() override { return rt::started(); }
+  void emptyCache(c10::MempoolId_t) override {
+    if (!rt::started()) return;
+    for (int i = 0; i < rt::settings().cards; ++i) rt::card(i).memory().trim();
+  }
+  void recordStream(const c10::DataPtr& ptr, c10::Stream stream) override {
+    auto* record = static_cast<rt::Record*>(ptr.get_context());
+    if (record == nullptr || record->bytes == 0) return;
+    const auto id = static_cast<std::uint64_t>(stream.id());
+    const std::lock_guard lock(record->mutex);
+    for (std::uint64_t& s : record->streams)
+      if (s == id) return;
+    record->streams.push_back(id);
+  }
+  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device) override {
+    c10::CachingDeviceAllocator::DeviceStats out;
+    if (!rt::started()) return out;
+    const rt::MemoryStats s = rt::card(device).memory().stats();
+    put(out.allocation, s.allocations);
+    put(out.active, s.allocations);
+    put(out.allocated_bytes, s.allocated_bytes);
+    put(out.active_bytes, s.allocated_bytes);
+    put(out.reserved_bytes, s.reserved_bytes);
+    put(out.requested_bytes, s.requested_bytes);
+    out.num_ooms = s.ooms;
+    return out;
+  }
+  void resetAccumulatedStats(c10::DeviceIndex device) override {
+    if (rt::started()) rt::card(device).memory().reset_accumulated();
+  }
+  void resetPeakStats(c10::DeviceIndex device) override {
+    if (rt::started()) rt::card(device).memory().reset_peak();
+  }
+  std::pair<std::size_t, std::size_t> getMemoryInfo(c10::DeviceIndex device) override {
+    rt::Memory& m = rt::card(device).memory();
+    const rt::MemoryStats s = m.stats();
+    const std::uint64_t held = static_cast<std::uint64_t>(s.reserved_bytes.current) + s.programs_bytes;
+    return {m.limit() - std::min(held, m.limit()), m.limit()};
+  }
+};
+
+}  // namespace
+
+rt::Dtype dtype_of(c10::ScalarType t) {
+  using S = c10::ScalarType;
+  switch (t) {
+    case S::Half:
+      return rt::Dtype::F16;
+    case S::BFloat16:
+      return rt::Dtype::BF16;
+    case S::Float:
+      return rt::Dtype::F32;
+    case S::Double:
+      return rt::Dtype::F64;
+    case S::Bool:
+      return rt::Dtype::Bool;
+    case S::Long:
+      return rt::Dtype::I64;
+    case S::Int:
+      return rt::Dtype::I32;
+    case S::Short:
+      return rt::Dtype::I16;
+    case S::Char:
+      return rt::Dtype::I8;
+    case S::Byte:
+      return rt::Dtype::U8;
+    case S::Float8_e4m3fn:
+      return rt::Dtype::F8E4M3;
+    case S::Float8_e5m2fnuz:
+      return rt::Dtype::F8E5M2Z;
+    default:
+      return rt::Dtype::None;
+  }
+}
+
+rt::Dtype supported_dtype(c10::ScalarType t, rt::Format* format) {
+  const rt::Dtype d = dtype_of(t);
+  TORCH_CHECK(rt::device_format(d, rt::settings().ieee, format), "Spyre backend does not support dtype torch.",
+              c10::getDtypeNames(t).first, "; it holds float16, bfloat16, float32, bool, int8, int16, int32, int64, uint8, float8_e4m3fn and "
+              "float8_e5m2fnuz");
+  return d;
+}
+
+rt::Record& record_of(const c10::StorageImpl& s) {
+  auto* record = static_cast<rt::Record*>(s.data_ptr().get_context());
+  TORCH_CHECK(record != nullptr && s.device_type() == kSpyre, "this storage holds no spyre memory");
+  return *record;
+}
+
+rt::Record& record_of(const at::TensorBase& t) { return record_of(*t.storage().unsafeGetStorageImpl()); }
+
+c10::DeviceIndex current_device() { return tls_device; }
+
+void set_current_device(c10::DeviceIndex index) {
+  if (index < 0 || index >= rt::settings().cards) (void)rt::card(index);  // raises the precise error
+  tls_device = index;
+}
+
+std::uint64_t current_stream(c10::DeviceIndex index) { return tls_streams[static_cast<std::size_t>(index)]; }
+
+void set_current_stream(c10::DeviceIndex index, std::uint64_t id) {
+  TORCH_CHECK(index >= 0 && index < rt::kMaxCards && id < rt::kStreams, "no stream ", id, " on spyre:", int(index));
+  tls_streams[static_cast<std::size_t>(index)] = static_cast<std::uint8_t>(id);
+}
+
+at::Tensor make_tensor(c10::IntArrayRef size, c10::IntArrayRef stride, c10::ScalarType type, c10::DeviceIndex index,
+                       rt::LayoutPtr layout) {
+  rt::Format format;
+  const rt::Dtype dtype = supported_dtype(type, &format);
+  const std::size_t bytes =
+      at::detail::computeStorageNbytes(size, stride, static_cast<std::size_t>(rt::host_bytes(dtype)));
+  auto storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes,
+                                                       data_ptr(dtype, std::move(layout), bytes, index),
+                                                       &device_allocator(), /*resizable=*/true);
+  auto t = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(std::move(storage)),
+                                                    c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+                                                    c10::scalarTypeToTypeMeta(type));
+  t.unsafeGetTensorImpl()->set_sizes_and_strides(size, stride);
+  return t;
+}
+
+at::Tensor make_tensor(c10::IntArrayRef size, c10::IntArrayRef stride, c10::ScalarType type, c10::DeviceIndex index,
+                       rt::Kind kind) {
+  rt::Format format;
+  const rt::Dtype dtype = supported_dtype(type, &format);
+  TORCH_CHECK(size.size() == stride.size(), "sizes and strides differ in number: ", size, " and ", stride);
+  at::detail::check_size_nonnegative(size);
+  for (std::int64_t s : stride) TORCH_CHECK(s >= 0, "negative strides are not supported: ", stride);
+  const auto item = static_cast<std::size_t>(rt::host_bytes(dtype));
+  const std::size_t elements = at::detail::computeStorageNbytes(size, stride, item) / item;
+  return make_tensor(size, stride, type, index,
+                     rt::layout_for(kind, format, size, stride, static_cast<std::int64_t>(elements)));
+}
+
+void resize_storage(c10::StorageImpl& storage, std::size_t bytes) {
+  const rt::Record& old = record_of(storage);
+  const c10::DeviceIndex index = storage.device().index();
+  const auto item = static_cast<std::size_t>(rt::host_bytes(old.dtype));
+  const std::int64_t n = static_cast<std::int64_t>((bytes + item - 1) / item);
+  const std::array<std::int64_t, 1> size{n}, stride{1};
+  c10::DataPtr fresh = data_ptr(old.dtype, rt::layout_for(rt::Kind::Default, old.layout->format, size, stride, n),
+                                bytes, index);
+  const auto& record = *static_cast<rt::Record*>(fresh.get_context());
+  const std::int64_t kept = std::min(n, old.layout->elements);
+  if (kept > 0) {
+    const rt::Phys phys = rt::device_phys(old.dtype, old.layout->format);
+    const rt::Side to{record.base(), record.layout.get(), phys, {1}, 0};
+    const rt::Side from{old.base(), old.layout.get(), phys, {1}, 0};
+    rt::card(index).stream(current_stream(index)).run([&] { rt::transfer({kept}, to, from); });
+  }
+  storage.set_data_ptr_noswap(std::move(fresh));
+  storage.set_nbytes(bytes);
+}
+
+void adopt_raw_storage(const at::Tensor& t) {
+  const rt::Record& raw = record_of(t);
+  rt::Format format;
+  const rt::Dtype dtype = dtype_of(t.scalar_type());
+  if (!raw.raw || dtype == rt::Dtype::U8 || !rt::device_format(dtype, rt::settings().ieee, &format)) return;
+  auto& storage = *t.storage().unsafeGetStorageImpl();
+  const auto item = static_cast<std::size_t>(rt::host_bytes(dtype));
+  if (storage.nbytes() % item != 0) return;
+  const std::int64_t n = static_cast<std::int64_t>(storage.nbytes() / item);
+  const std::array<std::int64_t, 1> flat_size{n}, flat_stride{1};
+  const bool exact = t.storage_offset() == 0 && t.numel() == n && t.is_non_overlapping_and_dense();
+  const rt::LayoutPtr layout =
+      exact ? rt::layout_for(rt::Kind::Default, format, t.sizes(), t.strides(), n)
+            : rt::layout_for(rt::Kind::Default, format, flat_size, flat_stride, n);
+  c10::DataPtr fresh = data_ptr(dtype, layout, storage.nbytes(), storage.device().index());
+  const auto& record = *static_cast<rt::Record*>(fresh.get_context());
+  // A flat uint8 storage lies on the device as on the host.
+  const rt::Side from{raw.base(), nullptr, rt::host_phys(dtype), {1}, 0};
+  const rt::Side to{record.base(), record.layout.get(), rt::device_phys(dtype, format), {1}, 0};
+  try {
+    rt::card(storage.device().index())
+        .stream(current_stream(storage.device().index()))
+        .run([&] { rt::transfer({n}, to, from); });
+  } catch (const rt::ValueError&) {
+    return;
+  }
+  storage.set_data_ptr_noswap(std::move(fresh));
+}
+
+bool has_layout(const at::Tensor& t, rt::Kind kind) {
+  if (t.storage_offset() != 0) return false;
+  const rt::Record& r = record_of(t);
+  if (dtype_of(t.scalar_type()) != r.dtype || t.numel() != r.layout->elements) return false;
+  const auto wanted = rt::layout_for(kind, r.layout->format, t.sizes(), t.strides(), r.layout->elements);
+  if (wanted == r.layout) return true;
+  if (!t.is_non_overlapping_and_dense()) return false;
+  return rt::same_bytes(*wanted, *r.layout);
+}
+
+c10::DeviceAllocator& device_allocator() {
+  static Allocator* a = new Allocator;
+  return *a;
+}
+
+void set_out_of_memory_hook(void (*hook)()) { oom_hook = hook; }
+
+}  // namespace loom::dev

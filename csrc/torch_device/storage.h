@@ -1,0 +1,57 @@
+// Tensors of the device: a torch storage whose DataPtr context is the runtime's Record. The pointer
+// itself is an opaque token; only the Record knows the device address and the layout.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/CachingDeviceAllocator.h>
+
+#include <optional>
+
+#include "runtime/runtime.h"
+
+namespace loom::dev {
+
+inline constexpr c10::DeviceType kSpyre = c10::DeviceType::PrivateUse1;
+
+/// Dtype::None for scalar types without a counterpart.
+rt::Dtype dtype_of(c10::ScalarType);
+/// Dtype and device format, or the "does not support dtype" error.
+rt::Dtype supported_dtype(c10::ScalarType, rt::Format* format);
+
+rt::Record& record_of(const c10::StorageImpl&);
+rt::Record& record_of(const at::TensorBase&);
+
+/// Device chosen by the guard of the calling thread, and its current stream there.
+c10::DeviceIndex current_device();
+void set_current_device(c10::DeviceIndex);
+std::uint64_t current_stream(c10::DeviceIndex);
+void set_current_stream(c10::DeviceIndex, std::uint64_t);
+inline c10::DeviceIndex device_or_current(std::optional<c10::Device> d) {
+  return d.has_value() && d->has_index() ? d->index() : current_device();
+}
+
+/// New tensor with undefined content and the given storage layout.
+at::Tensor make_tensor(c10::IntArrayRef size, c10::IntArrayRef stride, c10::ScalarType, c10::DeviceIndex,
+                       rt::Kind kind = rt::Kind::Default);
+at::Tensor make_tensor(c10::IntArrayRef size, c10::IntArrayRef stride, c10::ScalarType, c10::DeviceIndex,
+                       rt::LayoutPtr layout);
+
+/// Replaces the storage's block by one of `bytes` host bytes; what both hold keeps its place in host order.
+void resize_storage(c10::StorageImpl&, std::size_t bytes);
+
+/// Gives a raw storage (bytes in host form, as loading from a file makes them) the type and shape of the
+/// tensor set on it. Leaves it raw when a value has no place on the device.
+void adopt_raw_storage(const at::Tensor&);
+
+/// Copies `src` to `dst` of the same sizes; at least one is on the device.
+void copy_elements(const at::Tensor& dst, const at::Tensor& src, bool non_blocking);
+
+/// True when `t` covers its storage exactly and lies in memory as a fresh tensor of that kind would.
+bool has_layout(const at::Tensor& t, rt::Kind kind);
+
+c10::DeviceAllocator& device_allocator();
+
+/// Called once when an allocation does not fit, before the second try.
+void set_out_of_memory_hook(void (*hook)());
+
+}  // namespace loom::dev

@@ -1,0 +1,209 @@
+"""What a value becomes on the way to the device and back, dtype by dtype."""
+
+import numpy as np
+import pytest
+import torch
+from df16_oracle import LARGEST, TINY, encode_df16, round_df16
+
+from torch_loom import _device
+
+ALL_HALVES = torch.arange(-32768, 32768, dtype=torch.int32).to(torch.int16).view(torch.float16)
+ALL_BF16 = torch.arange(-32768, 32768, dtype=torch.int32).to(torch.int16).view(torch.bfloat16)
+
+
+def codes(tensor: torch.Tensor) -> np.ndarray:
+    """The 16-bit codes of a one-dimensional device tensor."""
+    return np.frombuffer(_device.device_bytes(tensor), np.uint16)[: tensor.numel()]
+
+
+def test_every_half_lands_on_the_nearest_df16():
+    on_device = ALL_HALVES.to("spyre")
+    np.testing.assert_array_equal(codes(on_device), encode_df16(ALL_HALVES.double().numpy()))
+
+
+def test_every_bfloat16_lands_on_the_nearest_df16():
+    on_device = ALL_BF16.to("spyre")
+    np.testing.assert_array_equal(codes(on_device), encode_df16(ALL_BF16.double().numpy()))
+
+
+def test_float32_to_half_tensor_rounds_once():
+    rng = np.random.default_rng(0)
+    bits = rng.integers(0, 2**32, 200_000, dtype=np.uint32)
+    values = torch.from_numpy(bits.view(np.float32).copy())
+    on_device = torch.empty(values.shape, dtype=torch.float16, device="spyre")
+    on_device.copy_(values)
+    np.testing.assert_array_equal(codes(on_device), encode_df16(values.double().numpy()))
+
+
+def test_every_df16_code_comes_back_as_the_nearest_half():
+    bits = np.arange(65536, dtype=np.uint16)
+    sign = np.where(bits & 0x8000, -1.0, 1.0)
+    e, f = (bits >> 9 & 63).astype(np.float64), (bits & 511).astype(np.float64)
+    value = sign * np.ldexp(1 + f / 512, (e - 31).astype(np.int64))
+    value[(bits & 0x7FFF) == 0] = 0.0
+    value[(bits & 0x7FFF) == 0x7FFF] = np.nan
+    on_device = torch.empty(65536, dtype=torch.float16, device="spyre")
+    on_device.copy_(torch.from_numpy(value).float())
+    back = on_device.cpu()
+    with np.errstate(over="ignore"):
+        expected = value.astype(np.float16)
+    # 65536 is what 65504 became on the way in; larger magnitudes are infinite in a half.
+    expected[np.abs(value) == 65536.0] = np.copysign(65504.0, value[np.abs(value) == 65536.0])
+    np.testing.assert_array_equal(back.numpy(), expected)
+
+
+def test_largest_half_survives_a_round_trip():
+    limits = torch.tensor([65504.0, -65504.0], dtype=torch.float16)
+    assert torch.equal(limits.to("spyre").cpu(), limits)
+
+
+def test_df16_beyond_half_reads_as_infinity_and_nan_stays_nan():
+    wide = torch.tensor([65664.0, -1e6, float("nan"), float("inf")])
+    on_device = torch.empty(4, dtype=torch.float16, device="spyre")
+    on_device.copy_(wide)
+    back = on_device.cpu()
+    assert back[0] == float("inf") and back[1] == float("-inf")
+    assert back[2].isnan() and back[3].isnan()
+
+
+def test_the_ends_of_the_range():
+    values = torch.tensor([TINY, TINY / 2, np.nextafter(TINY / 2, 0), 2.0**-31, LARGEST, 2.0**33], dtype=torch.float64)
+    on_device = torch.empty(6, dtype=torch.bfloat16, device="spyre")
+    on_device.copy_(values.float())
+    assert codes(on_device).tolist() == [1, 1, 0, 1, 0x7FFE, 0x7FFF]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_tensor_reads_back_as_its_rounded_value(dtype):
+    values = torch.randn(1000, generator=torch.Generator().manual_seed(1)).to(dtype)
+    expected = torch.from_numpy(round_df16(values.double().numpy())).to(dtype)
+    assert torch.equal(values.to("spyre").cpu(), expected)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "low", "high"),
+    [
+        (torch.int64, -(2**31), 2**31 - 1),
+        (torch.int32, -(2**31), 2**31 - 1),
+        (torch.int16, -(2**15), 2**15 - 1),
+        (torch.int8, -128, 127),
+        (torch.uint8, 0, 255),
+    ],
+)
+def test_integers_are_exact(dtype, low, high):
+    values = torch.tensor([low, -1 % 256 if low == 0 else -1, 0, 1, 77, high], dtype=dtype).repeat(50)
+    back = values.to("spyre").cpu()
+    assert back.dtype == dtype and torch.equal(back, values)
+
+
+def test_float32_and_bool_are_exact():
+    values = torch.randn(777)
+    assert torch.equal(values.to("spyre").cpu(), values)
+    flags = values > 0
+    on_device = flags.to("spyre")
+    assert torch.equal(on_device.cpu(), flags)
+    assert set(codes(on_device)) == {0, 31 << 9}
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2fnuz])
+def test_fp8_bytes_are_kept(dtype):
+    values = torch.arange(256, dtype=torch.int32).to(torch.uint8).view(dtype)
+    back = values.to("spyre").cpu()
+    assert torch.equal(back.view(torch.uint8), values.view(torch.uint8))
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2fnuz])
+def test_fp8_conversions_agree_with_torch(dtype):
+    codes8 = torch.arange(256, dtype=torch.int32).to(torch.uint8).view(dtype)
+    on_device = codes8.to("spyre")
+    back = torch.empty(256)
+    back.copy_(on_device)
+    assert torch.equal(back.nan_to_num(nan=12345.0), codes8.float().nan_to_num(nan=12345.0))
+    # Values between codes and below the largest one.
+    limit = 448.0 if dtype == torch.float8_e4m3fn else 240.0
+    values = torch.randn(4000, generator=torch.Generator().manual_seed(2)).mul(60).clamp(-limit, limit)
+    values = torch.cat([values, values * 2.0**-12])
+    encoded = torch.empty(values.shape, dtype=dtype, device="spyre")
+    encoded.copy_(values)
+    assert torch.equal(encoded.cpu().float(), values.to(dtype).float())
+
+
+@pytest.mark.parametrize("value", [2**31, -(2**31) - 1, 3_000_000_000, 2**62])
+def test_an_int64_that_does_not_fit_is_named(value):
+    with pytest.raises(RuntimeError, match=f"value {value} does not fit"):
+        torch.tensor([1, 2, value]).to("spyre")
+    assert torch.equal(torch.arange(5).to("spyre").cpu(), torch.arange(5))
+
+
+def test_float_to_int64_checks_the_range_too():
+    on_device = torch.empty(2, dtype=torch.int64, device="spyre")
+    with pytest.raises(RuntimeError, match="does not fit"):
+        on_device.copy_(torch.tensor([1.0, 1e12]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex64, torch.complex128, torch.complex32])
+def test_refused_dtypes_give_one_clear_line(dtype):
+    with pytest.raises(RuntimeError, match="does not support dtype") as error:
+        torch.empty(3, dtype=dtype, device="spyre")
+    assert str(dtype) in str(error.value) and "\n" not in str(error.value)
+    with pytest.raises(RuntimeError, match="does not support dtype"):
+        torch.zeros(3, dtype=dtype).to("spyre")
+
+
+CONVERTIBLE = [
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+    torch.bool,
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.uint8,
+]
+
+
+@pytest.mark.parametrize("source", CONVERTIBLE)
+@pytest.mark.parametrize("target", CONVERTIBLE)
+def test_conversion_on_the_device_equals_conversion_on_the_host(source, target):
+    # Small whole numbers are exact in every format involved.
+    values = (torch.arange(1, 200) % 120).to(source)
+    expected = values.to(target)
+    assert torch.equal(values.to("spyre").to(target).cpu(), expected)
+    assert torch.equal(values.to("spyre", dtype=target).cpu(), expected)
+    host = torch.empty(values.shape, dtype=target)
+    host.copy_(values.to("spyre"))
+    assert torch.equal(host, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex64])
+def test_a_host_tensor_of_a_refused_dtype_can_still_be_copied_into_a_device_tensor(dtype):
+    values = torch.tensor([1.5, -2.0, 3.25], dtype=dtype)
+    on_device = torch.zeros(3, device="spyre")
+    on_device.copy_(values)
+    assert on_device.tolist() == [1.5, -2.0, 3.25]
+    back = torch.empty(3, dtype=dtype)
+    back.copy_(on_device)
+    assert torch.equal(back, values)
+
+
+def test_ieee_numerics_keep_half_and_bfloat16(tmp_path):
+    import os
+    import subprocess
+    import sys
+
+    code = (
+        "import torch, torch_loom\n"
+        "from torch_loom import _device\n"
+        "bits = torch.arange(-32768, 32768, dtype=torch.int32).to(torch.int16)\n"
+        "for dtype, name in ((torch.float16, 'IEEE_FP16'), (torch.bfloat16, 'BFLOAT16')):\n"
+        "    x = bits.view(dtype).to('spyre')\n"
+        "    assert _device.layout(x)['format'] == name\n"
+        "    assert torch.equal(x.cpu().view(torch.int16), bits)\n"
+        "flags = torch.tensor([True, False, True])\n"
+        "assert torch.equal(flags.to('spyre').cpu(), flags)\n"
+        "print('kept')\n"
+    )
+    env = {**os.environ, "TORCH_LOOM_NUMERICS": "ieee"}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    assert done.stdout.strip() == "kept", done.stderr

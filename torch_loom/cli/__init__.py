@@ -1,0 +1,1 @@
+"""The ``loom`` command: thin, no logic of its own."""

@@ -1,0 +1,72 @@
+"""Reading programs and writing results for subcommands, with errors as people read them."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from torch_loom.cli.errors import Usage
+
+if TYPE_CHECKING:
+    from torch_loom.spyrecode.model import Program
+
+
+def read_program(path: Path) -> Program:
+    """The program of a SpyreCode directory, or of a binary file."""
+    from torch_loom import spyrecode
+
+    try:
+        if path.is_dir():
+            return spyrecode.read_dir(path)
+        return spyrecode.decode(path.read_bytes())
+    except spyrecode.SpyreCodeError as error:
+        raise Usage(f"{path}: {error}") from None
+    except OSError as error:
+        raise Usage(f"cannot read {path}: {error.strerror}") from None
+
+
+class PendingFile:
+    """A context that claims a file's place on entry and holds the whole file, or nothing new, on exit.
+
+    Claiming first means that a place that cannot be written is found before any work is done.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._temporary: Path | None = None
+
+    def __enter__(self) -> PendingFile:
+        try:
+            if self.path.is_dir():
+                raise IsADirectoryError(None, "it is a folder")
+            handle, name = tempfile.mkstemp(prefix=f".{self.path.name}.", dir=self.path.parent)
+        except OSError as error:
+            raise Usage(f"cannot write {self.path}: {error.strerror}") from None
+        os.close(handle)
+        self._temporary = Path(name)
+        return self
+
+    def commit(self, text: str) -> None:
+        """Write the text and put the file in place."""
+        assert self._temporary is not None, "entered"
+        try:
+            self._temporary.write_text(text, "utf-8")
+            os.chmod(self._temporary, 0o644)
+            os.replace(self._temporary, self.path)
+        except OSError as error:
+            raise Usage(f"cannot write {self.path}: {error.strerror}") from None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._temporary is not None:
+            self._temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file whole or not at all."""
+    with PendingFile(path) as pending:
+        pending.commit(text)

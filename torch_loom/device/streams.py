@@ -1,0 +1,96 @@
+"""Streams and events of the device, thin over ``torch.Stream`` and ``torch.Event``."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from torch_loom import _device
+
+
+def _index(device: Any) -> int:
+    from torch_loom.device.module import _index as index
+
+    return index(device)
+
+
+class Stream(torch.Stream):
+    """A queue of device work. Any non-zero priority takes a stream of the high-priority pool."""
+
+    def __new__(cls, device: Any = None, priority: int = 0, **kwargs: Any) -> Stream:
+        if kwargs:
+            return super().__new__(cls, **kwargs)
+        return super().__new__(cls, device=torch.device("spyre", _index(device)), priority=priority)
+
+
+class Event(torch.Event):
+    """A mark in a stream's order."""
+
+    def __new__(cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> Event:
+        if interprocess:
+            raise RuntimeError("Spyre backend does not support: events shared between processes")
+        device = torch.device("spyre", _device.current_device())
+        return super().__new__(cls, device=device, enable_timing=enable_timing, blocking=blocking)
+
+    def elapsed_time(self, other: torch.Event) -> float:
+        """Milliseconds of wall time from this event to ``other``; both must have been passed."""
+        return _device.event_elapsed(self.event_id, other.event_id, False)
+
+    def modelled_time(self, other: torch.Event) -> float:
+        """Milliseconds of modelled device time between the events; grows while launches are timed."""
+        return _device.event_elapsed(self.event_id, other.event_id, True)
+
+
+def current_stream(device: Any = None) -> torch.Stream:
+    """Stream that the calling thread submits to on a card."""
+    index = _index(device)
+    return torch.Stream(stream_id=_device.current_stream(index), device_index=index, device_type=_DEVICE_TYPE)
+
+
+def default_stream(device: Any = None) -> torch.Stream:
+    """Stream 0 of a card."""
+    return torch.Stream(stream_id=0, device_index=_index(device), device_type=_DEVICE_TYPE)
+
+
+def set_stream(stream: torch.Stream) -> None:
+    """Make a stream the current one of its card, for the calling thread."""
+    _device.set_stream(stream.device_index, stream.stream_id)
+
+
+class StreamContext:
+    """Makes a stream and its card current; None does nothing."""
+
+    def __init__(self, stream: torch.Stream | None) -> None:
+        self.stream = stream
+
+    def __enter__(self) -> None:
+        if self.stream is None:
+            return
+        self._device = _device.current_device()
+        self._stream = _device.current_stream(self.stream.device_index)
+        _device.set_device(self.stream.device_index)
+        set_stream(self.stream)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.stream is None:
+            return
+        _device.set_stream(self.stream.device_index, self._stream)
+        _device.set_device(self._device)
+
+
+def stream(stream: torch.Stream | None) -> StreamContext:
+    """Context manager: work of this thread goes to ``stream``."""
+    return StreamContext(stream)
+
+
+def synchronize(device: Any = None) -> None:
+    """Wait for all streams of a card; raises the error of a launch that failed since the last time."""
+    if _device.started() or _device.in_bad_fork():
+        _device.synchronize(_index(device))
+
+
+_DEVICE_TYPE = int(torch._C._autograd.DeviceType.PrivateUse1.value)

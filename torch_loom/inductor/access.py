@@ -1,0 +1,209 @@
+"""From a host index to a tile of a device buffer.
+
+Inductor addresses a buffer by a host-linear index. The device holds it in sticks, so the index is split
+into coordinates of the buffer's host dims, and each access becomes a memory view with one tile:
+
+* intermediates are ROW_MAJOR: rows of ceil(C/E) sticks, so all outer dims merge into one row dim;
+* graph inputs have the public default layout of their rank (layout page, 2.1), in which the stick-tile dim
+  lies outside the first host dim.
+
+E is the number of elements in a stick. Everything here is symbolic; nothing is emitted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import sympy
+import torch
+
+from .compat import buffer_of, graph_input
+from .domain import Dim, exact_div, hint, linear, product
+from .errors import Unsupported
+
+
+@dataclass(frozen=True)
+class Format:
+    """How a torch dtype lies on the device: KTIR element type and elements per stick."""
+
+    element: str
+    per_stick: int
+
+
+FORMATS: dict[torch.dtype, Format] = {
+    torch.float16: Format("f16", 64),
+    torch.bfloat16: Format("bf16", 64),
+    torch.bool: Format("f16", 64),
+    torch.float32: Format("f32", 32),
+    torch.int64: Format("i32", 32),
+    torch.int32: Format("i32", 32),
+    torch.int16: Format("i16", 64),
+    torch.int8: Format("i8", 128),
+}
+
+
+def format_of(dtype: torch.dtype, what: str) -> Format:
+    """Device format of a dtype; an error that names the buffer when there is none."""
+    found = FORMATS.get(dtype)
+    if found is None:
+        raise Unsupported(f"{what}: the device does not support dtype {dtype}")
+    return found
+
+
+@dataclass(frozen=True)
+class HostDim:
+    """One addressable dim: extent, host stride and device stride (elements). A lane dim whose sticks do
+    not follow one another in memory has ``tile_stride``, the distance between stick tiles."""
+
+    extent: sympy.Expr
+    host_stride: sympy.Expr
+    device_stride: sympy.Expr
+    tile_stride: sympy.Expr | None = None
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """A buffer as the device sees it; dims outermost first, the lane dim last."""
+
+    name: str
+    dtype: torch.dtype
+    format: Format
+    dims: tuple[HostDim, ...]
+    row_major: bool
+
+    @property
+    def cuts(self) -> list[sympy.Expr]:
+        """Host strides at which an index changes its device dim."""
+        return [d.host_stride for d in self.dims if d.host_stride != 1]
+
+
+def ceil_sticks(extent: sympy.Expr, per_stick: int) -> sympy.Expr:
+    """Sticks needed for ``extent`` elements."""
+    from .compat import CeilDiv
+
+    if extent.is_Integer:
+        return sympy.Integer(-(-int(extent) // per_stick))
+    exact = exact_div(extent, sympy.Integer(per_stick))
+    return exact if exact is not None else CeilDiv(extent, per_stick)
+
+
+def geometry(name: str) -> Geometry:
+    """Geometry of a buffer of the current graph. Raises Unsupported for overlapping or gapped strides."""
+    sizes, strides, dtype = buffer_of(name)
+    fmt = format_of(dtype, f"buffer {name}")
+    kept = [(sympy.sympify(s), sympy.sympify(t)) for s, t in zip(sizes, strides, strict=True) if s != 1]
+    kept = [(s, t) for s, t in kept if t != 0]
+    kept.sort(key=lambda p: hint(p[1]), reverse=True)
+    dense: sympy.Expr = sympy.Integer(1)
+    for s, t in reversed(kept):
+        if sympy.expand(t - dense) != 0:
+            raise Unsupported(f"buffer {name}: sizes {sizes} with strides {strides} are not dense")
+        dense = sympy.expand(dense * s)
+    row_major = not graph_input(name)
+    if not kept:
+        return Geometry(name, dtype, fmt, (), row_major)
+    lanes = kept[-1][0]
+    tiles = ceil_sticks(lanes, fmt.per_stick)
+    pitch = sympy.expand(tiles * fmt.per_stick)
+    lane = HostDim(lanes, sympy.Integer(1), sympy.Integer(1))
+    outer = kept[:-1]
+    if not outer:
+        return Geometry(name, dtype, fmt, (lane,), row_major)
+    if row_major or (tiles == 1 and len(outer) == 1):
+        rows = product(s for s, _ in outer)
+        return Geometry(name, dtype, fmt, (HostDim(rows, lanes, pitch), lane), row_major)
+    first, rest = outer[0], outer[1:]
+    step = sympy.Integer(fmt.per_stick)
+    head = HostDim(first[0], first[1], step)
+    step = sympy.expand(step * first[0])
+    lane = HostDim(lanes, sympy.Integer(1), sympy.Integer(1), step)
+    step = sympy.expand(step * tiles)
+    dims = []
+    for s, t in reversed(rest):
+        dims.append(HostDim(s, t, step))
+        step = sympy.expand(step * s)
+    return Geometry(name, dtype, fmt, (head, *reversed(dims), lane), row_major)
+
+
+@dataclass(frozen=True)
+class Coordinate:
+    """Coordinate along one host dim: sum(coefficient * dim) + offset + sum(indirect symbols)."""
+
+    dim: HostDim
+    terms: tuple[tuple[Dim, sympy.Expr], ...]
+    offset: sympy.Expr
+    indirect: tuple[sympy.Symbol, ...] = ()
+
+
+@dataclass(frozen=True)
+class Access:
+    """An access of a buffer, coordinate by coordinate."""
+
+    geometry: Geometry
+    coordinates: tuple[Coordinate, ...]
+
+    @property
+    def lane_dims(self) -> list[Dim]:
+        """Dims that run along the sticks of the buffer."""
+        if not self.coordinates or self.coordinates[-1].dim.host_stride != 1:
+            return []
+        return [d for d, _ in self.coordinates[-1].terms]
+
+    @property
+    def dims(self) -> set[Dim]:
+        """All dims the access depends on."""
+        return {d for c in self.coordinates for d, _ in c.terms}
+
+
+def resolve(buffer: Geometry, index: sympy.Expr, dims: list[Dim], indirect: set[sympy.Symbol]) -> Access:
+    """Split a host-linear index into coordinates. Raises Unsupported when it is irregular."""
+    index = sympy.expand(index)
+    gathered: dict[HostDim, list[sympy.Symbol]] = {}
+    for symbol in sorted(indirect & index.free_symbols, key=str):
+        c = index.coeff(symbol, 1)
+        target = next((h for h in buffer.dims if sympy.expand(h.host_stride - c) == 0), None)
+        if target is None:
+            raise Unsupported(
+                f"gather from {buffer.name}: index {index} does not follow one dim of the buffer"
+            )
+        gathered.setdefault(target, []).append(symbol)
+        index = sympy.expand(index - c * symbol)
+    parts = linear(index, dims)
+    if parts is None:
+        raise Unsupported(f"access of {buffer.name}: index {index} is not affine in the loops of the kernel")
+    coefficients, constant = parts
+    if not buffer.dims:
+        if coefficients or constant != 0:
+            raise Unsupported(f"access of {buffer.name}: index {index} into a single element")
+        return Access(buffer, ())
+    terms: dict[HostDim, list[tuple[Dim, sympy.Expr]]] = {h: [] for h in buffer.dims}
+    for d, c in coefficients.items():
+        for h in sorted(buffer.dims, key=lambda h: hint(h.host_stride), reverse=True):
+            local = exact_div(c, h.host_stride)
+            if local is not None and hint(h.host_stride) <= hint(c):
+                reach = hint(local) * (hint(d.extent) - 1)
+                if reach >= hint(h.extent):
+                    raise Unsupported(
+                        f"access of {buffer.name}: loop {d.extent} x {c} crosses a row of the buffer"
+                    )
+                terms[h].append((d, local))
+                break
+        else:
+            raise Unsupported(
+                f"access of {buffer.name}: stride {c} of index {index} follows no dim of the buffer"
+            )
+    out = []
+    for h in buffer.dims:
+        offset = sympy.Integer(0)
+        if h.host_stride == 1:
+            offset, constant = constant, sympy.Integer(0)
+        elif constant.is_Integer and h.host_stride.is_Integer:
+            value, step = int(constant), int(h.host_stride)
+            whole = abs(value) // step * (1 if value >= 0 else -1)
+            offset, constant = sympy.Integer(whole), sympy.Integer(value - whole * step)
+        else:
+            whole_part = exact_div(constant, h.host_stride) if constant != 0 else None
+            if whole_part is not None:
+                offset, constant = whole_part, sympy.Integer(0)
+        out.append(Coordinate(h, tuple(terms[h]), offset, tuple(gathered.get(h, []))))
+    return Access(buffer, tuple(out))

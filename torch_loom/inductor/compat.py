@@ -1,0 +1,151 @@
+"""Every contact with private interfaces of PyTorch's Inductor, in one place.
+
+Other files of this room import these names from here, so that a new PyTorch version is answered by
+editing this file. ``tests/inductor/test_compat.py`` fails loudly when one of them changes its meaning.
+
+Extension points used: ``register_backend_for_device`` (scheduling, wrapper, post-grad pass),
+``register_device_op_overrides`` and ``register_lowering`` for our own operators. Nothing is patched.
+"""
+
+from __future__ import annotations
+
+import sympy
+import torch
+from torch._inductor import config, ir
+from torch._inductor.codegen.common import (
+    BackendFeature,
+    DeviceOpOverrides,
+    Kernel,
+    register_backend_for_device,
+    register_device_op_overrides,
+)
+from torch._inductor.codegen.wrapper import PythonWrapperCodegen
+from torch._inductor.custom_graph_pass import CustomGraphModulePass, get_hash_for_files
+from torch._inductor.dependencies import MemoryDep
+from torch._inductor.ir import FixedLayout, InputBuffer, Pointwise, Reduction, TensorBox
+from torch._inductor.lowering import fallback_handler, lowerings, register_lowering
+from torch._inductor.ops_handler import DefaultHandler
+from torch._inductor.scheduler import (
+    BaseSchedulerNode,
+    BaseScheduling,
+    FusedSchedulerNode,
+    Scheduler,
+    SchedulerNode,
+)
+from torch._inductor.utils import get_fused_kernel_name, get_kernel_metadata
+from torch._inductor.virtualized import V, ops
+from torch.utils._sympy.functions import (
+    CeilDiv,
+    FloorDiv,
+    Identity,
+    Max,
+    Min,
+    Mod,
+    ModularIndexing,
+    PythonMod,
+)
+
+__all__ = [
+    "V",
+    "BackendFeature",
+    "BaseScheduling",
+    "BaseSchedulerNode",
+    "CeilDiv",
+    "CustomGraphModulePass",
+    "DefaultHandler",
+    "DeviceOpOverrides",
+    "FixedLayout",
+    "FloorDiv",
+    "FusedSchedulerNode",
+    "Identity",
+    "InputBuffer",
+    "Kernel",
+    "Max",
+    "MemoryDep",
+    "Min",
+    "Mod",
+    "ModularIndexing",
+    "Pointwise",
+    "PythonMod",
+    "PythonWrapperCodegen",
+    "Reduction",
+    "Scheduler",
+    "SchedulerNode",
+    "SizeVars",
+    "TensorBox",
+    "buffer_of",
+    "config",
+    "fallback_handler",
+    "get_fused_kernel_name",
+    "get_hash_for_files",
+    "get_kernel_metadata",
+    "graph_input",
+    "host_scalar",
+    "ir",
+    "lowerings",
+    "ops",
+    "register_backend_for_device",
+    "register_device_op_overrides",
+    "register_lowering",
+    "sizevars",
+]
+
+
+class SizeVars:
+    """The size facts of the graph being compiled."""
+
+    def hint(self, expr: sympy.Expr) -> int:
+        """A representative value of a symbolic size."""
+        return int(V.graph.sizevars.optimization_hint(expr, fallback=64))
+
+    def simplify(self, expr: sympy.Expr) -> sympy.Expr:
+        """Apply what is known about the symbols."""
+        return V.graph.sizevars.simplify(expr)
+
+    def with_ranges(self, expr: sympy.Expr, ranges: dict[sympy.Symbol, sympy.Expr]) -> sympy.Expr:
+        """Simplify FloorDiv and ModularIndexing knowing that each symbol lies in [0, range)."""
+        return V.graph.sizevars.simplify_with_ranges(expr, ranges)
+
+    def upper_bound(self, symbol: sympy.Symbol) -> int | None:
+        """Largest value the symbol may take, None when it is unbounded."""
+        env = V.graph.sizevars.shape_env
+        found = env.var_to_range.get(symbol) if env is not None else None
+        if found is None or not isinstance(found.upper, (int, sympy.Integer)):
+            return None
+        return int(found.upper)
+
+    def equal(self, a: sympy.Expr, b: sympy.Expr) -> bool:
+        """Are the two expressions equal for all sizes?"""
+        return bool(V.graph.sizevars.statically_known_equals(a, b))
+
+
+def sizevars() -> SizeVars:
+    """Size facts of the current graph."""
+    return SizeVars()
+
+
+def graph_input(name: str) -> bool:
+    """Is ``name`` a buffer that comes from outside of the graph (argument or constant)?"""
+    return name in V.graph.graph_inputs or name in V.graph.constants
+
+
+def buffer_of(name: str) -> tuple[list[sympy.Expr], list[sympy.Expr], torch.dtype]:
+    """Sizes, strides and dtype of a buffer or graph input."""
+    if name in V.graph.constants:
+        value = V.graph.constants[name]
+        sizes = [sympy.Integer(s) for s in value.shape]
+        return sizes, [sympy.Integer(s) for s in value.stride()], value.dtype
+    node = V.graph.graph_inputs.get(name) or V.graph.try_get_buffer(name)
+    if node is None:
+        raise RuntimeError(f"buffer {name} is unknown to the graph")
+    layout = node.get_layout()
+    return list(layout.size), list(layout.stride), layout.dtype
+
+
+def host_scalar(name: str) -> torch.dtype | None:
+    """Dtype of a zero-dimensional input that lives on the host (a Python number made an argument)."""
+    node = V.graph.graph_inputs.get(name)
+    if node is None or not hasattr(node, "get_layout"):
+        return None
+    layout = node.get_layout()
+    return layout.dtype if layout.device.type == "cpu" and not layout.size else None

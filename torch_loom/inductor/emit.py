@@ -1,0 +1,415 @@
+"""Write one kernel: loops over work items, then the bodies of its nodes, as KTIR.
+
+The handler receives Inductor's loop language and answers with tile values. Reductions see the whole
+reduced extent in one tile, so a fused softmax or norm needs no second pass over DDR.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+import torch
+
+from ..ktir.builder import Dim as Num
+from ..ktir.builder import Index, KernelBuilder
+from .access import Access, format_of, geometry, resolve
+from .compat import DefaultHandler, V, host_scalar, sizevars
+from .domain import Dim, hint, linear
+from .errors import Unsupported
+from .plan import KernelPlan
+from .pointwise import elementwise
+from .record import node_variables, simplified
+from .tiles import GatherIndex, Tiles
+from .values import Algebra, Number, Operand, Value, register_kind
+
+DEFAULT_BOUND = 1024
+
+COMBINERS = {
+    "sum": {"f32": "arith.addf", "i32": "arith.addi"},
+    "prod": {"f32": "arith.mulf", "i32": "arith.muli"},
+    "max": {"f32": "arith.maximumf", "i32": "arith.maxsi", "i1": "arith.ori"},
+    "min": {"f32": "arith.minimumf", "i32": "arith.minsi", "i1": "arith.andi"},
+    "any": {"i1": "arith.ori"},
+    "xor_sum": {"i32": "arith.xori", "i1": "arith.xori"},
+}
+
+
+@dataclass
+class Gathered:
+    """A value used as an index."""
+
+    value: Value
+    source: Access | None  # the i32 buffer it was loaded from unchanged, if so
+    wrap: sympy.Expr | None
+
+
+class Emitter(DefaultHandler):
+    """Ops handler of one kernel."""
+
+    def __init__(self, plan: KernelPlan, builder: KernelBuilder, tiles: Tiles, removed: set[str]) -> None:
+        self.plan = plan
+        self.b = builder
+        self.tiles = tiles
+        self.removed = removed
+        self.algebra = Algebra(builder, plan.axis_order, lambda d: tiles.block[d])
+        self.loaded: dict[tuple[str, sympy.Expr], Operand] = {}
+        self.stored: dict[str, Operand] = {}
+        self.sources: dict[int, Access] = {}
+        self.gathered: dict[sympy.Symbol, Gathered] = {}
+        self.index_bytes = 0
+
+    # -- memory ----
+
+    def _access(self, name: str, index: sympy.Expr) -> Access:
+        index = simplified(index, self.plan.dims)
+        return resolve(geometry(name), index, self.plan.dims, set(self.gathered))
+
+    def load(self, name: str, index: sympy.Expr) -> Operand:
+        if name in self.stored:
+            return self.stored[name]
+        if name in self.tiles.scalars:
+            return Value(self.tiles.scalars[name], ())
+        key = (name, sympy.expand(index))
+        if key not in self.loaded:
+            self.loaded[key] = self._load(self._access(name, index))
+        return self.loaded[key]
+
+    def _load(self, access: Access) -> Operand:
+        wanted = [s for c in access.coordinates for s in c.indirect]
+        if wanted:
+            tensor, dims = self.tiles.gather(access, {s: self._index_view(self.gathered[s]) for s in wanted})
+        else:
+            tensor, dims = self.tiles.load(access)
+        value = self._widen(tensor, dims, access.geometry.dtype)
+        if not wanted and access.geometry.format.element == "i32":
+            self.sources[id(value)] = access
+        return value
+
+    def _widen(self, tensor: Any, dims: tuple[Dim, ...], dtype: torch.dtype) -> Value:
+        if tensor.dtype in ("f16", "bf16"):
+            wide = Value(self.b.op("arith.extf", tensor, result="f32"), dims, tensor)
+            return self.algebra.cast(wide, "i1") if dtype == torch.bool else wide  # type: ignore[return-value]
+        if tensor.dtype in ("i8", "i16"):
+            return Value(self.b.op("arith.extsi", tensor, result="i32"), dims, tensor)
+        return Value(tensor, dims, tensor)
+
+    def _narrow(self, value: Value, dtype: torch.dtype, element: str) -> Any:
+        value = self.algebra.cast(value, register_kind(dtype))  # type: ignore[assignment]
+        if value.kind == "i1":
+            return self.b.op("arith.uitofp", value.tensor, result=element)
+        if value.kind == "f32" and element != "f32":
+            return self.b.op("arith.truncf", value.tensor, result=element)
+        if value.kind == "i32" and element != "i32":
+            return self.b.op("arith.trunci", value.tensor, result=element)
+        return value.tensor
+
+    def store(self, name: str, index: sympy.Expr, value: Operand, mode: str | None = None) -> None:
+        if mode is not None:
+            raise Unsupported(f"store to {name} with mode {mode}")
+        self.stored[name] = value
+        if name in self.removed:
+            return
+        access = self._access(name, index)
+        if any(c.indirect for c in access.coordinates):
+            raise Unsupported(f"scatter into {name}")
+        dims = [d for d in self.plan.axis_order if d in self.plan.blocks and d in access.dims]
+        whole = self.algebra.materialise(value, dims)
+        out = self._narrow(whole, access.geometry.dtype, access.geometry.format.element)
+        self.tiles.store(access, out, dims)
+
+    def store_reduction(self, name: str, index: sympy.Expr, value: Operand) -> None:
+        self.store(name, index, value)
+
+    # -- indices ----
+
+    def indirect_indexing(
+        self, value: Operand, size: Any, check: bool = True, wrap_neg: bool = True
+    ) -> sympy.Symbol | sympy.Expr:
+        if isinstance(value, Number):
+            at = int(value.value)
+            return sympy.Integer(at) if at >= 0 else sympy.sympify(size) + at
+        symbol = sympy.Symbol(f"gathered{len(self.gathered)}", integer=True, nonnegative=True)
+        source = self.sources.get(id(value))
+        self.gathered[symbol] = Gathered(value, source, sympy.sympify(size) if wrap_neg else None)
+        return symbol
+
+    def _index_view(self, g: Gathered) -> GatherIndex:
+        """Where the gather unit reads its indices: the index buffer itself, or LX for computed ones."""
+        dims = g.value.dims
+        if (
+            g.source is not None
+            and g.wrap is None
+            and all(c.dim.tile_stride is None for c in g.source.coordinates)
+        ):
+            access = g.source
+            walk = {c.terms[0][0]: c for c in access.coordinates if len(c.terms) == 1}
+            if all(len(c.terms) <= 1 and all(s == 1 for _, s in c.terms) for c in access.coordinates):
+                view = self.b.view(
+                    self.tiles.bases[access.geometry.name],
+                    [self.tiles.number(c.dim.extent) for c in access.coordinates] or [1],
+                    [self.tiles.number(c.dim.device_stride) for c in access.coordinates] or [1],
+                    "i32",
+                )
+                at: list[tuple[Dim | None, Num]] = [
+                    (
+                        c.terms[0][0] if c.terms and c.terms[0][0] in self.tiles.block else None,
+                        self.tiles.base_of(c),
+                    )
+                    for c in access.coordinates
+                ] or [(None, 0)]
+                return GatherIndex(view, tuple(at), tuple(d for d in dims if d in walk))
+        value = g.value
+        if g.wrap is not None:
+            size = self._splat_index(g.wrap, dims)
+            low = self.algebra.apply("arith.cmpi slt", [value, Number(0, "i32")], "i32")
+            wrapped = self.algebra.apply("arith.addi", [value, size], "i32")
+            value = elementwise(self.algebra, "where", [low, wrapped, value])  # type: ignore[assignment]
+        value = self.algebra.materialise(self.algebra.cast(value, "i32"), dims)
+        shape = [self.tiles.block[d] for d in dims] or [1]
+        if any(not isinstance(s, int) for s in shape):
+            raise Unsupported("computed index over a dim of symbolic extent")
+        strides = [1] * len(shape)
+        for i in range(len(shape) - 2, -1, -1):
+            strides[i] = strides[i + 1] * int(shape[i + 1])  # type: ignore[arg-type]
+        view = self.b.view(self.index_bytes // 4, shape, strides, "i32", space="ct_local")
+        self.index_bytes += -(-strides[0] * int(shape[0]) * 4 // 128) * 128  # type: ignore[arg-type]
+        self.b.store(value.tensor, view, [0] * len(shape), shape)
+        return GatherIndex(view, tuple((d, 0) for d in dims) or ((None, 0),), dims)
+
+    def _splat_index(self, size: sympy.Expr, dims: tuple[Dim, ...]) -> Operand:
+        n = self.tiles.number(size)
+        if isinstance(n, int):
+            return Number(n, "i32")
+        shape = [self.tiles.block[d] for d in dims] or [1]
+        return Value(self.b.splat(self.b.from_index(n), shape), dims)
+
+    def index_expr(self, expr: sympy.Expr, dtype: torch.dtype) -> Operand:
+        expr = simplified(sympy.sympify(expr), self.plan.dims)
+        return self.algebra.cast(self._index_value(expr), register_kind(dtype))
+
+    def _index_value(self, expr: sympy.Expr) -> Operand:
+        """An integer expression over the dims of the kernel as an i32 value."""
+        parts = linear(expr, self.plan.dims)
+        if parts is None:
+            args = [self._index_value(a) for a in expr.args]
+            name = {
+                "FloorDiv": "floordiv",
+                "Mod": "remainder",
+                "PythonMod": "remainder",
+                "Add": "add",
+                "Mul": "mul",
+            }
+            kind = type(expr).__name__
+            if kind == "ModularIndexing":
+                q = elementwise(self.algebra, "floordiv", args[:2])
+                return elementwise(self.algebra, "remainder", [q, args[2]])  # type: ignore[return-value,list-item]
+            if kind not in name:
+                raise Unsupported(f"index expression {expr}")
+            out = args[0]
+            for a in args[1:]:
+                out = elementwise(self.algebra, name[kind], [out, a])  # type: ignore[assignment]
+            return out
+        base: Num = self.tiles.number(parts[1])
+        total: Operand | None = None
+        for d, c in parts[0].items():
+            step = self.tiles.number(c)
+            base = self.b.add(base, self.b.mul(step, self.tiles.start[d]))
+            if d in self.tiles.block:
+                run: Operand = Value(self.b.iota(self.tiles.block[d]), (d,))
+                if step != 1:
+                    scale = Number(step, "i32") if isinstance(step, int) else self._splat_index(c, (d,))
+                    run = self.algebra.apply("arith.muli", [run, scale], "i32")
+                total = run if total is None else self.algebra.apply("arith.addi", [total, run], "i32")
+        if isinstance(base, int):
+            number = Number(base, "i32")
+            if total is None:
+                return number
+            return total if base == 0 else self.algebra.apply("arith.addi", [total, number], "i32")
+        dims = total.dims if isinstance(total, Value) else ()
+        shape = [self.tiles.block[d] for d in dims] or [1]
+        offset = Value(self.b.splat(self.b.from_index(base), shape), dims)
+        return offset if total is None else self.algebra.apply("arith.addi", [total, offset], "i32")
+
+    def check_bounds(self, expr: Any, size: Any, lower: bool, upper: bool) -> None:
+        """The transfer unit checks every index it reads; nothing to add."""
+
+    def device_assert_async(self, condition: Any, message: str) -> None:
+        """See ``check_bounds``."""
+
+    # -- values ----
+
+    def constant(self, value: Any, dtype: torch.dtype) -> Operand:
+        if isinstance(value, sympy.Expr) and not value.is_number:
+            return self.index_expr(value, dtype)
+        return self.algebra.number(value, dtype)
+
+    def to_dtype(
+        self, x: Operand, dtype: torch.dtype, src_dtype: Any = None, use_compute_types: bool = True
+    ) -> Operand:
+        format_of(dtype, "conversion")
+        return self.algebra.cast(x, register_kind(dtype))
+
+    def trunc_to_int(self, x: Operand, dtype: torch.dtype) -> Operand:
+        return self.algebra.cast(elementwise(self.algebra, "trunc", [x]), "i32")  # type: ignore[arg-type]
+
+    def floor_to_int(self, x: Operand, dtype: torch.dtype) -> Operand:
+        return self.algebra.cast(elementwise(self.algebra, "floor", [x]), "i32")  # type: ignore[arg-type]
+
+    def ceil_to_int(self, x: Operand, dtype: torch.dtype) -> Operand:
+        return self.algebra.cast(elementwise(self.algebra, "ceil", [x]), "i32")  # type: ignore[arg-type]
+
+    def round_to_int(self, x: Operand, dtype: torch.dtype) -> Operand:
+        return self.algebra.cast(elementwise(self.algebra, "round", [x]), "i32")  # type: ignore[arg-type]
+
+    def identity(self, x: Operand) -> Operand:
+        return x
+
+    def masked(self, mask: Operand, body: Any, other: Any) -> Operand:
+        inside = body()
+        fill = self.algebra.cast(Number(other, "f32" if isinstance(other, float) else "i32"), inside.kind)
+        return elementwise(self.algebra, "where", [mask, inside, fill])  # type: ignore[return-value]
+
+    def dot(self, a: Operand, b: Operand) -> Operand:
+        from .matmul import emit_dot
+
+        return emit_dot(self, a, b)
+
+    def reduction(self, dtype: torch.dtype, src_dtype: torch.dtype, kind: str, value: Any) -> Any:
+        if kind == "dot":
+            return value
+        reduced = [d for d in self.plan.dims if d in self.plan.reduced]
+        if kind == "welford_reduce":
+            return self._welford(value, reduced)
+        if kind not in COMBINERS:
+            raise Unsupported(f"reduction {kind}")
+        if kind == "any":
+            value = self.algebra.cast(value, "i1")
+        elif kind in ("sum", "prod") and value.kind == "i1":
+            value = self.algebra.cast(value, register_kind(dtype))
+        return self._fold(COMBINERS[kind], value, reduced)
+
+    def _fold(self, combiner: dict[str, str], value: Operand, reduced: Sequence[Dim]) -> Value:
+        have = self.algebra.union([value])
+        kept = [d for d in have if d not in reduced]
+        wanted = have if set(reduced) <= set(have) else self.algebra.ordered([*kept, *reduced])
+        whole = self.algebra.materialise(value, wanted)
+        axes = [i for i, d in enumerate(wanted) if d in reduced]
+        if not kept:  # a value over no dims has one element
+            tensor = self.b.expand_front(whole.tensor)
+            return Value(self.b.reduce(combiner[whole.kind], tensor, [a + 1 for a in axes]), ())
+        return Value(self.b.reduce(combiner[whole.kind], whole.tensor, axes), tuple(kept))
+
+    def _welford(self, value: Operand, reduced: Sequence[Dim]) -> tuple[Operand, Operand, Operand]:
+        """Mean, sum of squared deviations and count, in two passes over the tile in LX."""
+        count = self.plan.rnumel
+        n = self.tiles.number(count)
+        weight: Operand = (
+            Number(float(n), "f32")
+            if isinstance(n, int)
+            else self.algebra.cast(self._splat_index(count, ()), "f32")
+        )
+        value = self.algebra.cast(value, "f32")
+        total = self._fold(COMBINERS["sum"], value, reduced)
+        mean = elementwise(self.algebra, "truediv", [total, weight])
+        delta = elementwise(self.algebra, "sub", [value, mean])  # type: ignore[list-item]
+        square = elementwise(self.algebra, "mul", [delta, delta])  # type: ignore[list-item]
+        return mean, self._fold(COMBINERS["sum"], square, reduced), weight  # type: ignore[arg-type,return-value]
+
+    def output(self, *args: Any) -> None:
+        """End of a body."""
+
+    def _default(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        result = elementwise(self.algebra, name, list(args)) if not kwargs else None
+        if result is None:
+            raise Unsupported(f"operation {name}")
+        return result
+
+
+def emit_kernel(
+    plan: KernelPlan, name: str, arguments: Sequence[str], removed: set[str]
+) -> tuple[str, list[sympy.Symbol]]:
+    """KTIR text of a kernel whose buffers are ``arguments`` in call order, and the size symbols that
+    follow them."""
+    b = KernelBuilder(name, plan.cores)
+    bases = {a: b.buffer(f"a{i}") for i, a in enumerate(arguments)}
+    symbols = size_symbols(plan, arguments)
+    bounds = [_bound(plan, s) for s in symbols]
+    sizes = {s: b.size(str(s), bound) for s, bound in zip(symbols, bounds, strict=True)}
+    tiles = Tiles(b, sizes)
+    for i, scalar in enumerate(plan.record.scalars):
+        dtype = host_scalar(scalar)
+        assert dtype is not None
+        tiles.scalars[scalar] = b.scalar(f"c{i}", register_kind(dtype))
+    tiles.bases = bases
+    tiles.written = {t.name for t in plan.record.touches if t.store and t.name not in removed}
+    tiles.extent = {d: tiles.number(d.extent) for d in plan.dims}
+    emitter = Emitter(plan, b, tiles, removed)
+    with ExitStack() as stack:
+        if plan.matmul is not None:
+            from .matmul import enter_loops
+
+            enter_loops(plan, tiles, stack)
+        else:
+            _enter_items(plan, tiles, stack)
+        with V.set_ops_handler(emitter):
+            for node in plan.nodes:
+                node._body(*node_variables(node, plan.numel, plan.rnumel, plan.dims))
+    return b.text(), symbols
+
+
+def _bound(plan: KernelPlan, symbol: sympy.Symbol) -> int | None:
+    """Largest value of a size the kernel is planned for; None where only loop counts depend on it."""
+    known = sizevars().upper_bound(symbol)
+    if not any(symbol in sympy.sympify(block).free_symbols for block in plan.blocks.values()):
+        return known
+    # Tiles hold the whole extent, so LX must be planned for some maximum. Without one from the model,
+    # leave room to grow; a launch beyond it compiles the kernel once more for a larger maximum.
+    room = max(DEFAULT_BOUND, 1 << (2 * hint(symbol) - 1).bit_length())
+    return min(known, room) if known is not None else room
+
+
+def size_symbols(plan: KernelPlan, arguments: Sequence[str]) -> list[sympy.Symbol]:
+    """Size symbols that the kernel needs, in a fixed order."""
+    own = {d.symbol for d in plan.dims}
+    found: set[sympy.Symbol] = set()
+    for d in plan.dims:
+        found |= sympy.sympify(d.extent).free_symbols
+    for t in plan.record.touches:
+        found |= {s for s in t.index.free_symbols if s not in own and s not in t.indirect}
+    for a in arguments:
+        for h in geometry(a).dims:
+            found |= h.extent.free_symbols
+    return sorted((s for s in found if not str(s).startswith("gathered")), key=str)
+
+
+def _enter_items(plan: KernelPlan, tiles: Tiles, stack: ExitStack) -> None:
+    """Loop over this core's share of the work items and give every dim its start and block."""
+    b = tiles.b
+    counts: list[tuple[Dim, Num]] = []
+    for d in plan.dims:
+        if d in plan.blocks:
+            tiles.block[d] = tiles.number(plan.blocks[d])
+            tiles.start[d] = 0
+            if plan.blocks[d] != d.extent:
+                counts.append((d, b.ceildiv(tiles.extent[d], tiles.block[d])))
+        else:
+            counts.append((d, tiles.extent[d]))
+    total: Num = 1
+    for _, n in counts:
+        total = b.mul(total, n)
+    me = b.tile_id()
+    per = b.ceildiv(total, plan.cores)
+    low = b.mul(me, per)
+    item: Num = stack.enter_context(b.loop(low, b.min(b.add(low, per), total)))
+    for i, (d, n) in reversed(list(enumerate(counts))):
+        at = item if i == 0 else b.mod(item, n)
+        if i:
+            item = b.floordiv(item, n)
+        tiles.start[d] = b.mul(at, tiles.block[d]) if d in tiles.block else at
+
+
+__all__ = ["Emitter", "Index", "emit_kernel", "size_symbols"]

@@ -1,0 +1,181 @@
+"""What a kernel does before any of it is written: common dims, roles, tile sizes, division over cores.
+
+A *tile* dim is part of every tensor of the kernel, a *loop* dim is a scalar in addresses. Reduction dims and
+dims that run along sticks are tile dims; one more dim gives rows. The tiles of all loops, flattened, are the
+work items that the cores share in contiguous chunks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import sympy
+
+from .access import Access, geometry, resolve
+from .compat import FusedSchedulerNode, SchedulerNode, sizevars
+from .domain import Boundaries, Dim, Misaligned, exact_div, hint, product, refine, suffix_products
+from .errors import Unsupported
+from .record import Record, Touch, node_variables, record
+
+# Elements of a tile of one value. 16 Ki float32 elements are 64 KiB: about ten values fit LX twice.
+TILE_ELEMENTS = 16384
+LANE_BLOCK = 512
+
+
+@dataclass
+class KernelPlan:
+    """Everything the emitter needs."""
+
+    nodes: list[SchedulerNode]
+    numel: sympy.Expr
+    rnumel: sympy.Expr
+    dims: list[Dim]
+    reduced: set[Dim]
+    record: Record
+    cores: int
+    blocks: dict[Dim, sympy.Expr] = field(default_factory=dict)  # tile dims only
+    matmul: MatmulPlan | None = None
+
+    @property
+    def axis_order(self) -> list[Dim]:
+        """Order of the axes of values: the dim that runs along the sticks of most accesses comes last,
+        so that vector operations work on whole sticks."""
+        votes: dict[Dim, int] = {}
+        for t in self.record.touches:
+            for d in access_of(t, self.dims).lane_dims:
+                votes[d] = votes.get(d, 0) + 1
+        last = max(self.dims, key=lambda d: (votes.get(d, 0), self.dims.index(d)), default=None)
+        return [d for d in self.dims if d is not last] + ([last] if last is not None else [])
+
+    @property
+    def loops(self) -> list[Dim]:
+        """Dims that are not part of tiles, outermost first."""
+        return [d for d in self.dims if d not in self.blocks]
+
+    def tiles_of(self, d: Dim) -> sympy.Expr:
+        """Number of blocks along a tile dim."""
+        from .access import ceil_sticks
+
+        return sympy.Integer(1) if self.blocks[d] == d.extent else ceil_sticks(d.extent, int(self.blocks[d]))
+
+
+@dataclass
+class MatmulPlan:
+    """Roles of the dims of a contraction and the core grid (batch, m, n)."""
+
+    m: list[Dim]
+    n: list[Dim]
+    k: list[Dim]
+    grid: tuple[int, int, int]
+
+
+def groups(nodes: Sequence[SchedulerNode]) -> tuple[sympy.Expr, sympy.Expr]:
+    """(numel, rnumel) of a fused kernel: the reduction's if there is one."""
+    reduction = next((n for n in nodes if n.is_reduction()), None)
+    chosen = (reduction or nodes[0]).group[1]
+    return sympy.expand(chosen[0]), sympy.expand(chosen[1])
+
+
+def align(nodes: Sequence[SchedulerNode], numel: sympy.Expr, rnumel: sympy.Expr) -> Boundaries:
+    """Boundaries common to the ranges of all nodes. Raises Misaligned."""
+    bounds = Boundaries(sympy.expand(numel * rnumel))
+    if rnumel != 1:
+        bounds.add(rnumel)
+    for node in nodes:
+        sizes, reduced = node.get_ranges()
+        full = not reduced and sizevars().equal(node.group[1][0], numel * rnumel)
+        inside = sympy.Integer(1) if full else rnumel
+        for b in suffix_products(sizes, inside) + suffix_products(reduced, sympy.Integer(1)):
+            if b != 1:
+                bounds.add(b)
+    return bounds
+
+
+def flatten(node: SchedulerNode | FusedSchedulerNode) -> list[SchedulerNode]:
+    """Plain nodes of a possibly fused node, in order."""
+    return [n for n in node.get_nodes() if isinstance(n, SchedulerNode)]
+
+
+def access_of(touch: Touch, dims: list[Dim]) -> Access:
+    """The device access of a recorded touch."""
+    return resolve(geometry(touch.name), touch.index, dims, touch.indirect)
+
+
+def make_plan(nodes: list[SchedulerNode], cores: int, removed: set[str]) -> KernelPlan:
+    """Plan the kernel of ``nodes``; buffers in ``removed`` live only inside of it. Raises Unsupported."""
+    numel, rnumel = groups(nodes)
+    try:
+        bounds = align(nodes, numel, rnumel)
+    except Misaligned as e:
+        raise Unsupported(f"fusion of {[n.get_name() for n in nodes]}: sizes do not divide ({e})") from e
+
+    def indices(dims: Sequence[Dim]) -> list[tuple[sympy.Expr, list[sympy.Expr]]]:
+        found = record(nodes, numel, rnumel, dims, removed)
+        return [(t.index, geometry(t.name).cuts) for t in found.touches]
+
+    dims = refine(bounds, indices)
+    seen = record(nodes, numel, rnumel, dims, removed)
+    reduced = {
+        d for d in dims if rnumel != 1 and exact_div(rnumel, sympy.expand(d.suffix * d.extent)) is not None
+    }
+    plan = KernelPlan(nodes, numel, rnumel, dims, reduced, seen, cores)
+    if seen.contraction is not None:
+        from .matmul import plan_matmul
+
+        plan_matmul(plan)
+    else:
+        _choose_tiles(plan)
+    return plan
+
+
+def _round_up(value: int, step: int) -> int:
+    return -(-value // step) * step
+
+
+def _choose_tiles(plan: KernelPlan) -> None:
+    """Tile dims and block sizes of a pointwise or reduction kernel."""
+    accesses = [access_of(t, plan.dims) for t in plan.record.touches]
+    stores = [a for a, t in zip(accesses, plan.record.touches, strict=True) if t.store]
+    lanes: list[Dim] = []
+    for a in [*stores, *accesses]:
+        lanes.extend(d for d in a.lane_dims if d not in lanes and d not in plan.reduced)
+    for d in plan.dims:
+        if d in plan.reduced:
+            plan.blocks[d] = d.extent
+    rows = [d for d in plan.dims if d not in plan.reduced and d not in lanes]
+    # Lane dims first: whole when short, otherwise in blocks of whole sticks.
+    outside = hint(product(d.extent for d in rows)) if rows else 1
+    inner = [d for d in plan.dims if d in lanes]
+    width = hint(product(d.extent for d in plan.reduced)) if plan.reduced else 1
+    for d in reversed(inner):
+        extent = hint(d.extent)
+        limit = max(64, min(LANE_BLOCK, TILE_ELEMENTS // max(width, 1)) // 64 * 64)
+        if outside < plan.cores:  # too few rows for all cores: cut the lanes as well
+            limit = min(limit, max(64, _round_up(-(-extent * outside // plan.cores), 64)))
+        whole = d.extent.is_Integer and extent <= limit
+        plan.blocks[d] = d.extent if whole else sympy.Integer(limit)
+        width *= min(extent, limit)
+    if rows:
+        row = rows[-1]
+        block = max(1, TILE_ELEMENTS // max(width, 1))
+        block = 1 << (block.bit_length() - 1)
+        others = product([d.extent for d in rows[:-1]] + [plan.tiles_of(d) for d in inner])
+        while block > 1 and hint(others) * -(-hint(row.extent) // block) < plan.cores:
+            block //= 2
+        extent = hint(row.extent)
+        whole = row.extent.is_Integer and block >= extent
+        plan.blocks[row] = row.extent if whole else sympy.Integer(block)
+    plan.blocks = {d: plan.blocks[d] for d in plan.dims if d in plan.blocks}
+
+
+__all__ = [
+    "KernelPlan",
+    "MatmulPlan",
+    "access_of",
+    "align",
+    "flatten",
+    "groups",
+    "make_plan",
+    "node_variables",
+]

@@ -1,0 +1,192 @@
+"""Compiled kernels at run time: content-addressed cache, compilation, launch.
+
+A kernel's identity is the hash of its KTIR, the chip, and the compiler's own sources. The cache holds one
+SpyreCode directory per identity, written to a temporary name and renamed, so processes never see half of
+one. A launch hands the tensors to the native plan; nothing is computed here per call.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .. import _device
+
+
+@dataclass
+class KernelRecord:
+    """A kernel known to this process, with the artifact of every level."""
+
+    name: str
+    key: str
+    ktir: str
+    schedule_ir: str
+    dataflow_ir: str
+    spyrecode_dir: Path
+    compiled: bool
+    seconds: float
+
+
+_records: dict[str, KernelRecord] = {}
+_callbacks: list[Callable[[str, str], None]] = []
+_lock = threading.Lock()
+counters = {"kernels_compiled": 0, "kernels_loaded": 0}
+
+
+def kernels() -> list[KernelRecord]:
+    """Kernels prepared by this process, in order of preparation."""
+    return list(_records.values())
+
+
+def on_compile(callback: Callable[[str, str], None]) -> Callable[[], None]:
+    """Call ``callback(event, name)`` with event "start", "done" or "cached"; returns the undo."""
+    _callbacks.append(callback)
+    return lambda: _callbacks.remove(callback)
+
+
+def _tell(event: str, name: str) -> None:
+    for callback in list(_callbacks):
+        callback(event, name)
+
+
+def cache_dir() -> Path:
+    """Folder of compiled kernels: ``TORCH_LOOM_CACHE_DIR`` or ``~/.cache/torch_loom``."""
+    chosen = os.environ.get("TORCH_LOOM_CACHE_DIR")
+    base = (
+        Path(chosen)
+        if chosen
+        else Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "torch_loom"
+    )
+    return base / "kernels"
+
+
+@cache
+def toolchain() -> str:
+    """Hash of the sources that turn KTIR into SpyreCode, and of the chip description."""
+    import torch_loom
+
+    root = Path(torch_loom.__file__).parent
+    digest = hashlib.sha256()
+    for room in ("arch", "dialects", "ktir", "scheduler", "spyrecode"):
+        for path in sorted((root / room).rglob("*")):
+            if path.suffix in (".py", ".toml"):
+                digest.update(str(path.relative_to(root)).encode())
+                digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def chip_name() -> str:
+    """Chip that kernels are compiled for."""
+    return os.environ.get("TORCH_LOOM_CHIP", "spyre")
+
+
+def _key(text: str) -> str:
+    numerics = os.environ.get("TORCH_LOOM_NUMERICS", "df16")
+    return hashlib.sha256("\0".join([text, chip_name(), numerics, toolchain()]).encode()).hexdigest()[:40]
+
+
+def _prepare(name: str, text: str) -> KernelRecord:
+    key = _key(text)
+    if key in _records:
+        return _records[key]
+    path = cache_dir() / key
+    started = time.perf_counter()
+    if (path / "spyreCodeDir" / "spyrecode.json").exists():
+        _tell("cached", name)
+        compiled = False
+    else:
+        from .. import arch, ktir, scheduler
+
+        _tell("start", name)
+        program = ktir.load(text)
+        result = scheduler.compile(program, "kernel", arch.load(chip_name()))
+        result.save(path)
+        compiled = True
+        counters["kernels_compiled"] += 1
+        _tell("done", name)
+    counters["kernels_loaded"] += 1
+    debug = path / "debug"
+    record = KernelRecord(
+        name,
+        key,
+        text,
+        (debug / "schedule.mlir").read_text(),
+        (debug / "dataflow.mlir").read_text(),
+        path,
+        compiled,
+        time.perf_counter() - started,
+    )
+    _records[key] = record
+    return record
+
+
+class LoomKernel:
+    """A callable kernel: ``kernel(*buffers, *sizes)``."""
+
+    def __init__(self, name: str, text: str, access: Sequence[str], layouts: Sequence[str]) -> None:
+        with _lock:
+            self.record = _prepare(name, text)
+        self.name = name
+        self.access = tuple(access)
+        self._layouts = tuple(layouts)
+        self.kinds = tuple("default" if k == "default" else "row_major" for k in layouts)
+        self.plan = _device.prepare(str(self.record.spyrecode_dir), name)
+        self.text = text
+        names = re.findall(r"%(\w+): (index|!ktdp\.runtime_arg<index, upperbound=(\d+)>|f32|i32)", text)
+        self.bounds = [(i, n, int(top)) for i, (n, _, top) in enumerate(names) if top]
+
+    def _grow(self, args: Sequence[Any]) -> None:
+        """Compile for a larger maximum when a size has outgrown the one the kernel was planned for."""
+        for i, name, top in self.bounds:
+            if args[i] > top:
+                pattern = rf"(%{name} ?: (?:!ktdp\.runtime_arg)?<index, upperbound=)\d+"
+                text = re.sub(pattern, rf"\g<1>{1 << (args[i] - 1).bit_length()}", self.text)
+                self.__init__(self.name, text, self.access, self._layouts)  # type: ignore[misc]
+
+    def __call__(self, *args: Any) -> None:
+        if any(args[i] > top for i, _, top in self.bounds):
+            self._grow(args)
+        ready = list(args)
+        for i, kind in enumerate(self.kinds):
+            if not _device.expect(ready[i], kind):
+                ready[i] = self._moved(ready[i], i, kind)
+        self.plan.launch(ready)
+
+    def _moved(self, tensor: torch.Tensor, position: int, kind: str) -> torch.Tensor:
+        """A copy of an input in the layout that the kernel was compiled for."""
+        if self.access[position] != "r":
+            raise RuntimeError(
+                f"{self.name}: argument {position} is written in place but does not lie in the {kind} layout "
+                "it was compiled for; pass a contiguous tensor that owns its storage"
+            )
+        for d, (size, step) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
+            if step == 0 and size > 1:
+                tensor = tensor.narrow(d, 0, 1)
+        return _device.relayout(tensor, kind)
+
+
+def loom_kernel(name: str, text: str, access: Sequence[str], layouts: Sequence[str]) -> LoomKernel:
+    """Entry point of generated wrappers."""
+    return LoomKernel(name, text, access, layouts)
+
+
+def empty_strided_spyre(
+    size: Sequence[int], stride: Sequence[int], dtype: torch.dtype, index: int = 0
+) -> torch.Tensor:
+    """Intermediate of a compiled graph, in rows of sticks."""
+    return _device.empty_strided(size, stride, dtype, index, "row_major")
+
+
+def get_raw_stream(index: int) -> int:
+    """Stream handle for generated code; kernels use the thread's current stream."""
+    return 0

@@ -1,0 +1,363 @@
+"""Emit the memory side of a kernel: views, tiles, loads, stores and gathers of one access.
+
+A view is built per access. Host dims with one tile dim of step one map to one view dim, so bounds of the
+buffer stay visible (reads outside give 0). Several tile dims in one host dim become several view dims.
+Lane dims whose stick tiles are not neighbours take two view dims, (tile, lane), which a load brings
+together and collapses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import sympy
+
+from ..ktir.builder import Dim as Num
+from ..ktir.builder import Index, Indirect, KernelBuilder, Tensor, View
+from .access import Access, Coordinate
+from .compat import CeilDiv, FloorDiv, Max, Min, Mod, ModularIndexing, PythonMod
+from .domain import Dim, hint
+from .errors import Unsupported
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One dim of a view with its part of the tile."""
+
+    size: Num
+    stride: Num
+    at: Num
+    extent: Num
+    dim: Dim | None = None
+
+
+@dataclass(frozen=True)
+class GatherIndex:
+    """Where the values of a gather symbol are: an i32 view and the tile dims it varies over."""
+
+    view: View
+    at: tuple[tuple[Dim | None, Num], ...]  # per view dim: the tile dim that walks it (or None) and its start
+    dims: tuple[Dim, ...]
+
+
+class Tiles:
+    """Start and block of every dim inside the current loops, and emission of accesses with them."""
+
+    def __init__(self, builder: KernelBuilder, sizes: dict[sympy.Symbol, Index]) -> None:
+        self.b = builder
+        self.sizes = sizes
+        self.start: dict[Dim, Num] = {}
+        self.block: dict[Dim, Num] = {}
+        self.extent: dict[Dim, Num] = {}
+        self.bases: dict[str, Index] = {}
+        self.written: set[str] = set()
+        self.scalars: dict[str, Tensor] = {}
+        self.joined: dict[Dim, tuple[Dim, ...]] = {}
+
+    # -- numbers ----
+
+    def number(self, expr: sympy.Expr) -> Num:
+        """A size expression as an integer or an index value."""
+        expr = sympy.sympify(expr)
+        if expr.is_Integer:
+            return int(expr)
+        if isinstance(expr, sympy.Symbol):
+            if expr not in self.sizes:
+                raise Unsupported(f"size {expr} is not known when the kernel starts")
+            return self.sizes[expr]
+        args = [self.number(a) for a in expr.args]
+        two: dict[type, Callable[[Num, Num], Num]] = {
+            FloorDiv: self.b.floordiv,
+            CeilDiv: self.b.ceildiv,
+            Mod: self.b.mod,
+            PythonMod: self.b.mod,
+        }
+        if isinstance(expr, (sympy.Add, sympy.Mul, Max, Min)):
+            fold = {sympy.Add: self.b.add, sympy.Mul: self.b.mul, Max: self.b.max, Min: self.b.min}
+            step = next(f for kind, f in fold.items() if isinstance(expr, kind))
+            out = args[0]
+            for a in args[1:]:
+                out = step(out, a)
+            return out
+        if isinstance(expr, ModularIndexing):
+            return self.b.mod(self.b.floordiv(args[0], args[1]), args[2])
+        if isinstance(expr, sympy.Pow) and expr.exp.is_Integer and 0 < int(expr.exp) <= 4:
+            out = args[0]
+            for _ in range(int(expr.exp) - 1):
+                out = self.b.mul(out, args[0])
+            return out
+        if type(expr) in two:
+            return two[type(expr)](args[0], args[1])
+        raise Unsupported(f"size expression {expr}")
+
+    def base_of(self, c: Coordinate) -> Num:
+        """Coordinate of the tile's origin along a host dim."""
+        at = self.number(c.offset)
+        for d, step in c.terms:
+            at = self.b.add(at, self.b.mul(self.number(step), self.start[d]))
+        return at
+
+    # -- views ----
+
+    def _lane_entries(self, c: Coordinate, per_stick: int) -> tuple[list[Entry], Num | None]:
+        """(tile, lane) entries of a split lane dim and the lane at which the wanted run begins
+        (None when the entries are exact)."""
+        at, stride = self.base_of(c), self.number(c.dim.tile_stride)
+        tiles = self.b.ceildiv(self.number(c.dim.extent), per_stick)
+        tiled = [(d, s) for d, s in c.terms if d in self.block]
+        if not tiled:
+            rows = Entry(tiles, stride, self.b.floordiv(at, per_stick), 1)
+            return [rows, Entry(per_stick, 1, self.b.mod(at, per_stick), 1)], None
+        d = tiled[0][0] if tiled[0][1] == 1 and len(tiled) == 1 else self._join(c, tiled)
+        block = self.block[d]
+        step = self._divides(c, per_stick)
+        if isinstance(block, int) and step % block == 0 and per_stick % block == 0:
+            rows = Entry(tiles, stride, self.b.floordiv(at, per_stick), 1)
+            return [rows, Entry(per_stick, 1, self.b.mod(at, per_stick), block, d)], None
+        first = self.b.floordiv(at, per_stick)
+        if step % per_stick == 0:
+            return [
+                Entry(tiles, stride, first, self.b.ceildiv(block, per_stick), d),
+                Entry(per_stick, 1, 0, per_stick, d),
+            ], 0
+        count = self.b.ceildiv(self.b.add(block, per_stick - 1), per_stick)
+        entries = [Entry(tiles, stride, first, count, d), Entry(per_stick, 1, 0, per_stick, d)]
+        return entries, self.b.mod(at, per_stick)
+
+    def _join(self, c: Coordinate, tiled: Sequence[tuple[Dim, sympy.Expr]]) -> Dim:
+        """One dim for several that together walk a contiguous run of lanes."""
+        ordered = sorted(tiled, key=lambda t: hint(t[1]))
+        step: Num = 1
+        for d, s in ordered:
+            if self.number(s) != step:
+                raise Unsupported(f"access along the sticks of {c.dim} with step {s} in the default layout")
+            step = self.b.mul(step, self.block[d])
+        for d, _ in ordered[:-1]:
+            if self.block[d] != self.extent[d]:
+                raise Unsupported(f"access along the sticks of {c.dim} by partial inner loops")
+        parts = tuple(d for d, _ in reversed(ordered))
+        name = sympy.Symbol("_".join(str(d.symbol) for d in parts), integer=True, nonnegative=True)
+        joined = Dim(name, sympy.Mul(*(d.extent for d in parts)), parts[-1].suffix)
+        self.block[joined] = step
+        self.joined[joined] = parts
+        return joined
+
+    def _unjoin(self, value: Tensor, dims: tuple[Dim, ...]) -> tuple[Tensor, tuple[Dim, ...]]:
+        out: list[Dim] = []
+        groups: list[list[int]] = []
+        for d in dims:
+            parts = self.joined.get(d, (d,))
+            groups.append(list(range(len(out), len(out) + len(parts))))
+            out.extend(parts)
+        return self.b.expand(value, groups, [self.block[d] for d in out]), tuple(out)
+
+    def _divides(self, c: Coordinate, per_stick: int) -> int:
+        """A number that divides the start coordinate for all loop indices (0 counts as a stick)."""
+        import math
+
+        out = 0
+        values: list[sympy.Expr | int] = [c.offset]
+        for d, step in c.terms:
+            if isinstance(self.start[d], int):
+                values.append(step * int(self.start[d]))
+            else:
+                block = self.block.get(d, 1)
+                values.append(step * block if isinstance(block, int) else step)
+        for v in values:
+            v = sympy.sympify(v)
+            out = math.gcd(out, int(v) if v.is_Integer else 1)
+        return out or per_stick
+
+    def _entries(self, access: Access) -> tuple[list[Entry], Num | None]:
+        entries: list[Entry] = []
+        lane_at: Num | None = None
+        for c in access.coordinates:
+            if c.dim.tile_stride is not None:
+                lanes, lane_at = self._lane_entries(c, access.geometry.format.per_stick)
+                entries.extend(lanes)
+                continue
+            size, stride = self.number(c.dim.extent), self.number(c.dim.device_stride)
+            tiled = [(d, s) for d, s in c.terms if d in self.block]
+            if len(tiled) == 1 and tiled[0][1] == 1:
+                entries.append(Entry(size, stride, self.base_of(c), self.block[tiled[0][0]], tiled[0][0]))
+                continue
+            if not tiled:
+                at = self.base_of(c)
+                if at != 0:
+                    entries.append(Entry(size, stride, at, 1))
+                continue
+            rest = Coordinate(c.dim, tuple(t for t in c.terms if t[0] not in self.block), c.offset)
+            at = self.base_of(rest)
+            if at != 0:
+                entries.append(Entry(size, stride, at, 1))
+            for d, s in sorted(tiled, key=lambda t: hint(t[1]), reverse=True):
+                step = self.b.mul(self.number(s), stride)
+                entries.append(Entry(self.extent[d], step, self.start[d], self.block[d], d))
+        if not entries:
+            entries.append(Entry(1, 1, 0, 1))
+        return entries, lane_at
+
+    # -- loads and stores ----
+
+    def load(self, access: Access) -> tuple[Tensor, tuple[Dim, ...]]:
+        """Load the tile of an access; returns the value and the dim of each of its axes."""
+        entries, lane_at = self._entries(access)
+        view = self.b.view(
+            self.bases[access.geometry.name],
+            [e.size for e in entries],
+            [e.stride for e in entries],
+            access.geometry.format.element,
+        )
+        order = _together(entries)
+        tile = self.b.load(
+            view,
+            [e.at for e in entries],
+            [e.extent for e in entries],
+            order,
+            invariant=access.geometry.name not in self.written,
+        )
+        return self._shape(tile, [entries[i] for i in order], lane_at)
+
+    def _shape(
+        self, tile: Tensor, entries: Sequence[Entry], lane_at: Num | None
+    ) -> tuple[Tensor, tuple[Dim, ...]]:
+        """Collapse unit axes and (tile, lane) pairs; cut the wanted run out of whole sticks."""
+        axes = [e.dim for e in entries]
+        dims = tuple(dict.fromkeys(d for d in axes if d is not None))
+        if not dims:
+            return self.b.collapse(tile, [list(range(len(axes)))], [1]), ()
+        runs: list[list[int]] = []
+        current: Dim | None = None
+        for i, d in enumerate(axes):
+            if runs and (current is None or d is None or d is current):
+                runs[-1].append(i)
+            else:
+                runs.append([i])
+            current = d if d is not None else current
+        shape: list[Num] = []
+        for run in runs:
+            extent: Num = 1
+            for i in run:
+                extent = self.b.mul(extent, entries[i].extent)
+            shape.append(extent)
+        value = self.b.collapse(tile, runs, shape)
+        if lane_at is not None:
+            wanted = [self.block[d] for d in dims]
+            offsets: list[Num] = [0] * len(dims)
+            offsets[-1] = lane_at
+            value = self.b.slice(value, offsets, wanted)
+        return self._unjoin(value, dims)
+
+    def store(self, access: Access, value: Tensor, dims: Sequence[Dim]) -> None:
+        """Store a value whose axes are ``dims`` (all tile dims of the access, any order)."""
+        entries, lane_at = self._entries(access)
+        if lane_at not in (None, 0):
+            raise Unsupported(f"store into {access.geometry.name} inside a stick of a default layout")
+        order = _together(entries)
+        axes = [entries[i] for i in order]
+        wanted = list(dict.fromkeys(e.dim for e in axes if e.dim is not None))
+        if wanted:
+            parts = [p for d in wanted for p in self.joined.get(d, (d,))]
+            value = self.b.transpose(value, [list(dims).index(d) for d in parts])
+            spans = [len(self.joined.get(d, (d,))) for d in wanted]
+            runs = [list(range(sum(spans[:i]), sum(spans[: i + 1]))) for i in range(len(spans))]
+            value = self.b.collapse(value, runs, [self.block[d] for d in wanted])
+        if lane_at is not None:
+            shape = list(value.shape)
+            shape[-1] = self.b.mul(axes[-2].extent, axes[-1].extent)
+            value = self.b.pad_to(value, shape)
+        groups: list[list[int]] = []
+        current: Dim | None = None
+        for i, e in enumerate(axes):
+            if groups and (current is None or e.dim is None or e.dim is current):
+                groups[-1].append(i)
+            else:
+                groups.append([i])
+            current = e.dim if e.dim is not None else current
+        value = self.b.expand(value, groups, [e.extent for e in axes])
+        view = self.b.view(
+            self.bases[access.geometry.name],
+            [e.size for e in entries],
+            [e.stride for e in entries],
+            access.geometry.format.element,
+        )
+        self.b.store(value, view, [e.at for e in entries], [e.extent for e in entries], order)
+
+    def gather(
+        self, access: Access, indices: dict[sympy.Symbol, GatherIndex]
+    ) -> tuple[Tensor, tuple[Dim, ...]]:
+        """Load through index views: every axis of the result is a variable of an indirect tile."""
+        axes: list[tuple[Dim, Num]] = []
+
+        def variable(d: Dim, extent: Num) -> str:
+            axes.append((d, extent))
+            return f"%v{len(axes) - 1}"
+
+        walked = [d for c in access.coordinates for s in c.indirect for d in indices[s].dims]
+        names = {d: variable(d, self.block[d]) for d in dict.fromkeys(walked)}
+        sizes: list[Num] = []
+        strides: list[Num] = []
+        subscripts: list[str | Indirect] = []
+        per_stick = access.geometry.format.per_stick
+        for c in access.coordinates:
+            stride = self.number(c.dim.device_stride)
+            if c.indirect:
+                if len(c.indirect) > 1 or c.terms or c.offset != 0:
+                    raise Unsupported(f"gather from {access.geometry.name}: index plus loop on one dim")
+                if c.dim.tile_stride is not None:
+                    raise Unsupported(
+                        f"gather along the sticks of {access.geometry.name} in the default layout"
+                    )
+                sizes.append(self.number(c.dim.extent))
+                strides.append(stride)
+                where = indices[c.indirect[0]]
+                at = tuple(_affine(names[d] if d else None, start) for d, start in where.at)
+                subscripts.append(Indirect(where.view, at))
+                continue
+            if c.dim.tile_stride is not None:
+                entries, lane_at = self._lane_entries(c, per_stick)
+                if lane_at not in (None, 0):
+                    raise Unsupported(f"gather from {access.geometry.name} at a lane offset")
+            else:
+                tiled = [(d, s) for d, s in c.terms if d in self.block]
+                if len(tiled) > 1 or (tiled and tiled[0][1] != 1):
+                    raise Unsupported(f"gather from {access.geometry.name} with several loops on one dim")
+                d = tiled[0][0] if tiled else None
+                extent = self.block[d] if d else 1
+                entries = [Entry(self.number(c.dim.extent), stride, self.base_of(c), extent, d)]
+            for e in entries:
+                sizes.append(e.size)
+                strides.append(e.stride)
+                if e.dim is None:
+                    subscripts.append(_affine(None, e.at))
+                elif e.dim in names:
+                    subscripts.append(_affine(names[e.dim], e.at))
+                else:
+                    subscripts.append(_affine(variable(e.dim, e.extent), e.at))
+        view = self.b.view(self.bases[access.geometry.name], sizes, strides, access.geometry.format.element)
+        shape = [extent for _, extent in axes] or [1]
+        tile = self.b.gather(view, shape, subscripts)
+        if not axes:
+            return tile, ()
+        return self._shape(tile, [Entry(0, 0, 0, extent, d) for d, extent in axes], 0)
+
+
+def _affine(variable: str | None, at: Num) -> str:
+    text = "" if isinstance(at, int) and at == 0 else str(at) if isinstance(at, int) else at.name
+    if variable is None:
+        return text or "0"
+    return f"{variable} + {text}" if text else variable
+
+
+def _together(entries: Sequence[Entry]) -> list[int]:
+    """Axis order in which a (tile, lane) pair of one dim stands side by side, before its lane."""
+    order = list(range(len(entries)))
+    for i, e in enumerate(entries):
+        twin = next(
+            (j for j in range(i + 1, len(entries)) if e.dim is not None and entries[j].dim is e.dim), None
+        )
+        if twin is not None and twin != i + 1:
+            order.remove(i)
+            order.insert(order.index(twin), i)
+    return order

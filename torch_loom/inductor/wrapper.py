@@ -1,0 +1,80 @@
+"""The host program that Inductor generates around our kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .compat import DeviceOpOverrides, PythonWrapperCodegen
+
+
+class LoomWrapperCodegen(PythonWrapperCodegen):
+    """Python wrapper: allocations carry the compiler's layout, kernels are called as functions."""
+
+    @staticmethod
+    def create(
+        is_subgraph: bool, subgraph_name: str | None, parent_wrapper: Any, partition_signatures: Any = None
+    ) -> PythonWrapperCodegen:
+        """Wrapper of a graph (ours) or of a subgraph (Inductor's own)."""
+        if is_subgraph:
+            return PythonWrapperCodegen.create(
+                is_subgraph, subgraph_name, parent_wrapper, partition_signatures
+            )
+        return LoomWrapperCodegen()
+
+    def write_header(self) -> None:
+        """Add what kernels and allocations need."""
+        super().write_header()
+        self.imports.splice("from torch_loom.inductor.runtime import loom_kernel, empty_strided_spyre")
+
+    def make_allocation(
+        self,
+        name: str,
+        device: Any,
+        dtype: Any,
+        shape: Any,
+        stride: Any,
+        allocation_shape: Any = None,
+        is_pinned: bool = False,
+    ) -> str:
+        """Intermediates on the device are allocated in rows of sticks."""
+        if device.type != "spyre":
+            return super().make_allocation(name, device, dtype, shape, stride, allocation_shape, is_pinned)
+        size = self.codegen_python_shape_tuple(tuple(shape))
+        steps = self.codegen_python_shape_tuple(tuple(stride))
+        return f"{name} = empty_strided_spyre({size}, {steps}, {dtype}, {device.index or 0})"
+
+    def make_buffer_reuse(self, old: Any, new: Any, delete_old: bool) -> str:
+        """A device buffer of another shape has another layout, so memory goes back to the allocator."""
+        if old.get_device().type != "spyre":
+            return super().make_buffer_reuse(old, new, delete_old)
+        line = self.make_buffer_allocation(new)
+        return f"del {old.get_name()}; {line}" if delete_old and old.get_name() not in _outputs() else line
+
+    def _generate_kernel_call_helper(self, kernel_name: str, call_args: Any, **kwargs: Any) -> None:
+        device = kwargs.get("device")
+        if device is not None and device.type != "spyre":
+            super()._generate_kernel_call_helper(kernel_name, call_args, **kwargs)
+            return
+        self.writeline(self.wrap_kernel_call(kernel_name, call_args))
+
+
+def _outputs() -> set[str]:
+    from .compat import V
+
+    return set(V.graph.get_output_names())
+
+
+class LoomDeviceOpOverrides(DeviceOpOverrides):
+    """Host statements about the device."""
+
+    def import_get_raw_stream_as(self, name: str) -> str:
+        return f"from torch_loom.inductor.runtime import get_raw_stream as {name}"
+
+    def set_device(self, device_idx: int) -> str:
+        return f"torch.spyre.set_device({device_idx})"
+
+    def synchronize(self) -> str:
+        return "torch.spyre.synchronize()"
+
+    def device_guard(self, device_idx: int) -> str:
+        return f"torch.spyre.device({device_idx})"

@@ -1,0 +1,156 @@
+"""The passes in order: KTIR -> kernel -> groups -> segments -> tree -> channels -> LX -> DataflowIR -> program.
+
+Later passes may find that a value must lie in LX after all (``MoreRoots``); grouping then starts again with that
+value forced. LX that overflows with double buffering is retried with single buffers, outermost loops first.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from torch_loom.arch import Chip
+from torch_loom.ktir.program import Program
+from torch_loom.scheduler import tensor_ops  # noqa: F401  (registers its handlers)
+from torch_loom.scheduler.allocate import Allocation, OutOfLx, allocate
+from torch_loom.scheduler.assemble import assemble
+from torch_loom.scheduler.channels import Wiring, wire
+from torch_loom.scheduler.errors import ScheduleError
+from torch_loom.scheduler.grouping import Grouper, Grouping, MoreRoots
+from torch_loom.scheduler.kernel import Kernel, Numerics, Value
+from torch_loom.scheduler.normalise import Normaliser
+from torch_loom.scheduler.plan import LoopPlan, Node, Plan, TransferPlan
+from torch_loom.scheduler.segments import Pieces, SegmentPlanner
+from torch_loom.spyrecode.model import Access, ArgKind, Elem, Unit
+
+_ATTEMPTS = 16
+
+
+@dataclass(frozen=True)
+class Options:
+    """Choices of the passes. Results never depend on them beyond rounding order.
+
+    ``bounds`` gives upper bounds of size arguments that the text leaves open."""
+
+    double_buffer: bool = True
+    fuse: bool = True
+    corelets: int | None = None
+    ieee: bool | None = None
+    bounds: dict[str, int] = field(default_factory=dict)
+
+    def numerics(self) -> Numerics:
+        """Storage formats: IEEE when asked for, or when TORCH_LOOM_NUMERICS says so."""
+        ieee = os.environ.get("TORCH_LOOM_NUMERICS", "df16") == "ieee" if self.ieee is None else self.ieee
+        return Numerics(ieee)
+
+
+@dataclass
+class Trace:
+    """Seconds per pass, and what to call with each pass's result (for ``--print-after``)."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    watch: Callable[[str, object], None] | None = None
+
+    def step(self, name: str, started: float, result: object) -> None:
+        """Record the end of a pass."""
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - started
+        if self.watch is not None:
+            self.watch(name, result)
+
+
+PASSES = ("normalise", "group", "segment", "assemble", "wire", "allocate")
+
+
+def plan_kernel(program: Program, fn: str, chip: Chip, options: Options, trace: Trace | None = None) -> Plan:
+    """Plan one function for a chip. Raises ``ScheduleError``."""
+    trace = trace or Trace()
+    start = time.perf_counter()
+    kernel = Normaliser(program, fn, options.numerics(), options.bounds).run()
+    trace.step("normalise", start, kernel)
+    if kernel.cores > chip.cores:
+        raise ScheduleError(
+            f"the grid has {kernel.cores} compute tiles, the chip {chip.cores} cores",
+            op="func.func",
+            where=f"@{fn}",
+            hint="use a grid of at most that many",
+        )
+    corelets = chip.corelets if options.corelets is None else options.corelets
+    grouping, pieces = _pieces(kernel, corelets, options, trace)
+    start = time.perf_counter()
+    body = assemble(kernel, grouping, pieces)
+    trace.step("assemble", start, body)
+    wiring, memory = _memory(body, pieces, chip, options, trace)
+    return Plan(
+        kernel.name,
+        kernel.cores,
+        tuple(kernel.args),
+        _accesses(body),
+        _elems(kernel),
+        body,
+        memory.blocks,
+        tuple(wiring.channels),
+        wiring.syncs,
+    )
+
+
+def _pieces(kernel: Kernel, corelets: int, options: Options, trace: Trace) -> tuple[Grouping, Pieces]:
+    forced: set[Value] = set()
+    for _ in range(_ATTEMPTS):
+        try:
+            start = time.perf_counter()
+            grouping = Grouper(kernel, forced, options.fuse).run()
+            trace.step("group", start, grouping)
+            start = time.perf_counter()
+            pieces = SegmentPlanner(kernel, grouping, corelets).run()
+            trace.step("segment", start, pieces)
+            return grouping, pieces
+        except MoreRoots as more:
+            if more.values <= forced:
+                v = next(iter(more.values))
+                raise ScheduleError(
+                    "the value's elements cannot be addressed by affine strides", op=v.op_name, where=v.where
+                ) from None
+            forced |= more.values
+    raise ScheduleError("too many values must be re-arranged in LX", op="func.func", where=f"@{kernel.name}")
+
+
+def _memory(
+    body: tuple[Node, ...], pieces: Pieces, chip: Chip, options: Options, trace: Trace
+) -> tuple[Wiring, Allocation]:
+    single: set[str] = set()
+    while True:
+        start = time.perf_counter()
+        wiring = wire(body, pieces.blocks, options.double_buffer, single)
+        trace.step("wire", start, wiring)
+        start = time.perf_counter()
+        try:
+            memory = allocate(body, wiring.blocks, chip.lx_bytes)
+            trace.step("allocate", start, memory)
+            return wiring, memory
+        except OutOfLx:
+            doubled = [b for b in wiring.blocks.values() if b.phases > 1]
+            if not doubled:
+                raise
+            depth = {c.blocks[0]: c.depth for c in wiring.channels}
+            single.add(min(doubled, key=lambda b: (depth.get(b.name, 0), -b.bytes)).name)
+
+
+def _accesses(body: tuple[Node, ...]) -> dict[int, Access]:
+    found: dict[int, int] = {}
+    stack = list(body)
+    while stack:
+        n = stack.pop()
+        if isinstance(n, LoopPlan):
+            stack.extend(n.body)
+        elif isinstance(n, TransferPlan):
+            found[n.arg] = found.get(n.arg, 0) | (Access.READ if n.unit is Unit.MNILU else Access.WRITE)
+    return {k: Access(v) for k, v in found.items()}
+
+
+def _elems(kernel: Kernel) -> dict[int, Elem]:
+    return {a.index: kernel.numerics.elem(a.dtype) for a in kernel.args if a.kind is ArgKind.BUFFER}
+
+
+

@@ -1,0 +1,92 @@
+"""The directory of a compiled kernel: plan, image and debug dumps, written so that readers never see half."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from torch_loom.spyrecode import plan as plans
+from torch_loom.spyrecode.codec import decode, encode
+from torch_loom.spyrecode.container import MAGIC
+from torch_loom.spyrecode.errors import SpyreCodeError
+from torch_loom.spyrecode.expr import table_words
+from torch_loom.spyrecode.model import Program
+
+CODE_DIR = "spyreCodeDir"
+PLAN_FILE = "spyrecode.json"
+IMAGE_FILE = "init_binary.bin"
+
+
+def write_dir(path: str | Path, program: Program, *, debug: Mapping[str, str] | None = None) -> bytes:
+    """Write ``path`` with the plan, the image and ``debug/NAME`` texts; returns the image.
+
+    A temporary folder beside ``path`` is filled first and renamed, so ``path`` holds a whole program or
+    what it held before. Raises OSError when the place cannot be written."""
+    path = Path(path)
+    image = encode(program)
+    plan = plans.for_image(program.name, len(image), 8 * table_words(program), len(program.args), IMAGE_FILE)
+    for name in debug or {}:
+        if not name or Path(name).name != name:
+            raise ValueError(f"debug file {name!r} must be a plain file name")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    try:
+        os.chmod(temporary, 0o755)
+        (temporary / CODE_DIR).mkdir()
+        (temporary / CODE_DIR / IMAGE_FILE).write_bytes(image)
+        (temporary / CODE_DIR / PLAN_FILE).write_text(plan.to_json(), "utf-8")
+        if debug:
+            (temporary / "debug").mkdir()
+            for name, text in debug.items():
+                (temporary / "debug" / name).write_text(text, "utf-8")
+        _replace(temporary, path)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return image
+
+
+def _replace(new: Path, path: Path) -> None:
+    """Put ``new`` at ``path``; an older folder there is moved aside first and then removed."""
+    if not path.exists():
+        try:
+            os.rename(new, path)
+            return
+        except OSError:
+            if not path.exists():
+                raise
+    old = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    try:
+        os.rename(path, old / "old")
+        os.rename(new, path)
+    finally:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def read_plan(path: str | Path) -> tuple[plans.Plan, Path]:
+    """The validated plan of a directory and the folder that holds its images."""
+    folder = Path(path) / CODE_DIR
+    if not folder.is_dir():
+        raise SpyreCodeError("SC-E01", f"{path}: folder {CODE_DIR} is missing")
+    return plans.load(folder / PLAN_FILE), folder
+
+
+def read_image(path: str | Path) -> bytes:
+    """The image a directory's plan loads. Raises SC-E01..E10, and SC-E15 for closed images."""
+    plan, folder = read_plan(path)
+    transfers = [c for c in plan.preparation if isinstance(c, plans.InitTransfer)]
+    if len(transfers) != 1:
+        raise SpyreCodeError("SC-E15", f"{path}: {len(transfers)} images; programs of torch-loom have one")
+    data = (folder / transfers[0].init_bin_file).read_bytes()[: transfers[0].size]
+    if not data.startswith(MAGIC):
+        raise SpyreCodeError(
+            "SC-E15", f"{folder / transfers[0].init_bin_file}: a closed image, not one of torch-loom"
+        )
+    return data
+
+
+def read_dir(path: str | Path) -> Program:
+    """The program of a directory written by ``write_dir``."""
+    return decode(read_image(path))

@@ -1,0 +1,29 @@
+"""Bounds of every count in a program. The C++ decoder holds the same numbers (csrc/chip/limits.h)."""
+
+STRING_BYTES = 65_535
+STRINGS = 65_536
+ARGS = 4_096
+SYMBOLS = 4_096
+SLOTS = 16_384
+EXPRS = 65_536
+TOKENS = 256  # of one expression
+DEPTH = 32  # of its evaluation stack
+GUARDS = 4_096
+BLOCKS = 8_192
+CHANNELS = 4_096
+PHASES = 64
+CORES = 1_024
+CORELETS = 8
+LX_BYTES = 1 << 32
+NESTING = 32
+INSTRUCTIONS = 1 << 18  # of one stream
+REGISTERS = 1_024  # scalar registers of a stream
+RANK = 8  # dims of a segment nest or a transfer
+GATHERS = 8
+QUEUES = 4_096
+SEGMENTS = 1 << 20
+VEC_REGISTERS = 8_192
+VEC_OPS = 8_192
+VEC_PORTS = 256  # inputs, and outputs, of one segment
+INSTRUCTION_WORDS = 65_535
+FILE_BYTES = 1 << 28
