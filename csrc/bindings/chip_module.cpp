@@ -133,13 +133,13 @@ PYBIND11_MODULE(_chip, m) {
     }
   });
 
-  py::class_<ArgInfo>(m, "ArgInfo")
+  py::class_<ArgInfo>(m, "ArgInfo", py::module_local())
       .def_readonly("name", &ArgInfo::name)
       .def_readonly("kind", &ArgInfo::kind)
       .def_readonly("elem", &ArgInfo::elem)
       .def_readonly("access", &ArgInfo::access);
 
-  py::class_<ProgramHandle>(m, "Program")
+  py::class_<ProgramHandle>(m, "Program", py::module_local())
       .def_property_readonly("name", [](const ProgramHandle& h) { return name_of(*h.program); })
       .def_property_readonly("args", [](const ProgramHandle& h) { return args_of(*h.program); })
       .def_property_readonly("cores", [](const ProgramHandle& h) { return cores_of(*h.program); })
@@ -161,7 +161,7 @@ PYBIND11_MODULE(_chip, m) {
       },
       py::arg("program"), py::arg("args"), "The value table of a launch. Raises ChipError (SC-E11..E13, E17).");
 
-  py::class_<PyMachine>(m, "Machine")
+  py::class_<PyMachine>(m, "Machine", py::module_local())
       .def(py::init<int, std::int64_t, int, std::uint64_t, bool, std::int64_t>(), py::arg("cores") = 32,
            py::arg("lx_bytes") = 2 << 20, py::arg("threads") = 0, py::arg("ddr_bytes") = std::uint64_t{1} << 30,
            py::kw_only(), py::arg("blas") = false, py::arg("max_steps") = 0)
@@ -179,10 +179,10 @@ PYBIND11_MODULE(_chip, m) {
       .def("run", &PyMachine::run, py::arg("program"), py::arg("args"),
            "Run a launch to completion; args are (address, bytes), int or float in call order.");
 
-  py::class_<UnitTime>(m, "UnitTime")
+  py::class_<UnitTime>(m, "UnitTime", py::module_local())
       .def_readonly("busy_cycles", &UnitTime::busy_cycles)
       .def_readonly("wait_cycles", &UnitTime::wait_cycles);
-  py::class_<Timing>(m, "Timing")
+  py::class_<Timing>(m, "Timing", py::module_local())
       .def_readonly("cycles", &Timing::cycles)
       .def_readonly("ns", &Timing::ns)
       .def_readonly("pt_util", &Timing::pt_util)

@@ -118,12 +118,12 @@ class Grouper:
                 written = set()
                 continue
             if isinstance(s, Load):
-                if _read_args(s.value) & written:
+                if _reads(s.value) & written:
                     runs.append([])
                     written = set()
                 self.load_run[s.value] = len(runs) - 1
             else:
-                written.add(s.tile.view.arg)
+                written.add(id(s) if s.tile.view.local else s.tile.view.arg)
                 self.store_sinks[id(s)] = Sink(s.value, scope, len(runs) - 1, s)
             runs[-1].append(s)
         self.runs[scope] = runs
@@ -132,12 +132,24 @@ class Grouper:
 
     def _find_live(self) -> None:
         seen: dict[int, Value] = {}
-        stack = [s.value for s in self.store_sinks.values()]
+        stack = [s.value for s in self.store_sinks.values() if s.store and not s.store.tile.view.local]
+        for s in self.store_sinks.values():
+            assert s.store is not None
+            stack += [i.source.value for i in s.store.tile.coords if isinstance(i, Indirect) and i.source]
+        needed: set[int] = set()
         while stack:
             v = stack.pop()
-            if v.id not in seen:
-                seen[v.id] = v
-                stack.extend(v.operands)
+            if v.id in seen:
+                continue
+            seen[v.id] = v
+            stack.extend(v.operands)
+            if v.kind is Kind.LOAD:
+                needed.update(id(s) for s in index_sources(v))
+                stack.extend(s.value for s in index_sources(v))
+        for key, sink in list(self.store_sinks.items()):
+            scattered = False  # a local store that nothing reads is dropped
+            if sink.store is not None and sink.store.tile.view.local and key not in needed and not scattered:
+                del self.store_sinks[key]
         self.live = [seen[k] for k in sorted(seen)]
         self._live_set = set(self.live)
         for v in self.live:
@@ -369,10 +381,17 @@ def _loads(body: list[Stmt]) -> Iterator[Load]:
             yield from _loads(s.body)
 
 
-def _read_args(v: Value) -> set[int]:
+def index_sources(v: Value) -> list[Store]:
+    """Local stores whose indices a load's transfer reads."""
     assert v.tile is not None
-    views = [v.tile.view, *(c.view for c in v.tile.coords if isinstance(c, Indirect))]
-    return {w.arg for w in views}
+    return [c.source for c in v.tile.coords if isinstance(c, Indirect) and c.source is not None]
+
+
+def _reads(v: Value) -> set[int]:
+    """Buffers that a load reads, and the local stores whose indices it needs (by identity)."""
+    assert v.tile is not None
+    views = [v.tile.view, *(c.view for c in v.tile.coords if isinstance(c, Indirect) and c.source is None)]
+    return {w.arg for w in views} | {id(s) for s in index_sources(v)}
 
 
 def _has_data(v: Value) -> bool:

@@ -77,10 +77,13 @@ class View:
 
 @dataclass(frozen=True)
 class Indirect:
-    """A coordinate read from memory: the integer at ``at`` of ``view``."""
+    """A coordinate read from memory: the integer at ``at`` of ``view``.
+
+    ``source`` is the statement that filled the view when it is LX memory of this kernel."""
 
     view: View
     at: tuple[Expr, ...]
+    source: Store | None = None
 
 
 @dataclass(frozen=True)
@@ -115,7 +118,6 @@ class Kind(Enum):
     PARTS = auto()  # an operand overwritten by another on a box
     CARRY = auto()  # the value of an iter_arg at the start of an iteration
     RESULT = auto()  # an iter_arg after the loop
-    LOCAL = auto()  # what a kernel stored to LX memory
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,14 +150,14 @@ class Value:
         return self.id
 
 
-@dataclass
+@dataclass(eq=False)
 class Load:
     """Statement: read ``value.tile`` into LX."""
 
     value: Value
 
 
-@dataclass
+@dataclass(eq=False)
 class Store:
     """Statement: write ``value`` to ``tile``."""
 
@@ -164,7 +166,7 @@ class Store:
     where: str = ""
 
 
-@dataclass
+@dataclass(eq=False)
 class For:
     """Statement: run ``body`` for var = 0 .. count-1. ``id`` is the scope of the body."""
 

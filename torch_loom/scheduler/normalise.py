@@ -8,7 +8,7 @@ operation without a row is refused by name and location.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
@@ -116,6 +116,7 @@ class Normaliser:
         self.env: dict[SSAValue, Any] = {}
         self.body: list[Stmt] = []
         self.parents = {0: -1}
+        self.locals: dict[tuple[Expr, str], Store] = {}
         self.bounds = bounds
         self.name = fn
         self.grid = list(program.grid(fn))
@@ -406,22 +407,68 @@ def _indirect_tile(n: Normaliser, op: Operation) -> None:
     maps = op.properties["per_dim_subscript_maps"].data  # type: ignore[attr-defined]
     for indirect, m in zip(op.kinds, maps, strict=True):  # type: ignore[attr-defined]
         at = tuple(apply_expr(e, dims) for e in m.data.results)
-        coords.append(Indirect(_as_view(n, next(views)), at) if indirect else at[0])
+        coords.append(_indirect(n, _as_view(n, next(views)), at) if indirect else at[0])
     tile = Tile(_as_view(n, base[0]), variables, extents, tuple(coords), permutation(order.data), n.graph.where)
     n.set(op.results[0], tile)
+
+
+def _indirect(n: Normaliser, view: View, at: tuple[Expr, ...]) -> Indirect:
+    if not view.local:
+        return Indirect(view, at)
+    source = n.locals.get((view.offset, view.dtype))
+    if source is None:
+        n.fail("reads LX memory that this kernel has not stored before")
+    return Indirect(view, at, source)
 
 
 @handles("ktdp.load")
 def _load(n: Normaliser, op: Operation) -> None:
     tile = n.env[op.operands[0]]
+    if tile.view.local:
+        n.set(op.results[0], _from_local(n, tile))
+        return
     value = n.graph.load(tile)
     n.body.append(Load(value))
     n.set(op.results[0], value)
 
 
+def _from_local(n: Normaliser, tile: Tile) -> Value:
+    """A load from LX memory is the stored value at other indices."""
+    source = n.locals.get((tile.view.offset, tile.view.dtype))
+    if source is None:
+        return n.fail("reads LX memory that this kernel has not stored before")
+    shape = tile.shape
+
+    def imap(i: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        at = {tile.vars[p].terms[0][0][0].name: i[j] for j, p in enumerate(tile.order) if tile.vars[p].terms}
+        coords = [ex.substitute(c, at) for c in tile.coords if isinstance(c, Expr)]
+        return stored_index(source, coords, n)
+
+    return n.graph.remap(source.value, shape, imap)
+
+
+def stored_index(source: Store, coords: Sequence[Expr], n: Normaliser | None = None) -> tuple[Expr, ...]:
+    """Index of the value that a local store wrote at view coordinates ``coords``."""
+    inner = []
+    for v, extent, own, at in zip(source.tile.vars, source.tile.extents, source.tile.coords, coords, strict=True):
+        assert isinstance(own, Expr)
+        index = at - (own - v)
+        if not ex.nonnegative(index) or not ex.nonnegative(extent - 1 - index):
+            raise ScheduleError(
+                "cannot prove that this LX memory was stored before", where=source.where, hint="store the whole tile"
+            )
+        inner.append(index)
+    return tuple(inner[p] for p in source.tile.order)
+
+
 @handles("ktdp.store")
 def _store(n: Normaliser, op: Operation) -> None:
-    n.body.append(Store(n.value(op.operands[0]), n.env[op.operands[1]], n.graph.where))
+    store = Store(n.value(op.operands[0]), n.env[op.operands[1]], n.graph.where)
+    if store.tile.view.local:
+        if any(isinstance(c, Indirect) for c in store.tile.coords):
+            n.fail("scatters to LX memory cannot be scheduled")
+        n.locals[store.tile.view.offset, store.tile.view.dtype] = store
+    n.body.append(store)
 
 
 # ---- control ----------------------------------------------------------------------------------------
