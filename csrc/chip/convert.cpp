@@ -39,7 +39,7 @@ V df16_bits(V code) {
   return value;
 }
 
-constexpr std::int32_t kHalfSmallest = 0x2f802000;  // 2^-32 (1 + 1/512)
+constexpr std::int32_t kHalfSmallest = 0x2f804000;  // 2^-32 (1 + 1/512)
 
 /// The df16 code of float bits, in an int32 lane. The merged code and zero have no sign.
 template <class V>

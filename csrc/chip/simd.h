@@ -28,8 +28,9 @@ inline void storeu(T* p, V v) {
   std::memcpy(p, &v, sizeof v);
 }
 
-inline F splat(float x) { return F{} + x; }
-inline I splat(std::int32_t x) { return I{} + x; }
+/// Copies bits (an addition would quiet signalling NaN patterns, which integers may have).
+inline F splat(float x) { return F{x, x, x, x, x, x, x, x}; }
+inline I splat(std::int32_t x) { return I{x, x, x, x, x, x, x, x}; }
 inline I bits(F x) { return reinterpret_cast<I>(x); }
 inline F floats(I x) { return reinterpret_cast<F>(x); }
 

@@ -234,6 +234,54 @@ std::size_t df16_to_half_run(void* dst, std::ptrdiff_t ds, const void* src, std:
   return n;
 }
 
+/// bfloat16 to df16: exact, another bias and two more fraction bits. Outside the common exponents (zero
+/// included inside) the block takes the scalar way.
+std::size_t bf16_to_df16(void* dst, std::ptrdiff_t ds, const void* src, std::ptrdiff_t ss, std::size_t n,
+                         std::int64_t* bad) {
+  if (ds != 1 || ss != 1) return generic<Phys::DF16, Phys::BF16>(dst, ds, src, ss, n, bad);
+  auto* d = static_cast<U16*>(dst);
+  const auto* s = static_cast<const U16*>(src);
+  constexpr std::int16_t kLow = 97 << 7, kHigh = 158 << 7;
+  std::size_t i = 0;
+  for (; i + kBlock <= n; i += kBlock) {
+    const Vec b = load_vec(s + i);
+    const Vec magnitude = b & U16(0x7FFF);
+    const VecS m = std::bit_cast<VecS>(magnitude);
+    const VecS zero = magnitude == U16(0);
+    if (any(((m < kLow) & ~zero) | (m >= kHigh))) [[unlikely]] {
+      for (std::size_t k = 0; k < kBlock; ++k) d[i + k] = df16::from_float(bf16_to_float(s[i + k]));
+      continue;
+    }
+    // The true result has 15 bits, so wrapping at 16 in between is harmless.
+    Vec code = ((magnitude << 2) - U16(96 << 9)) | (b & U16(0x8000));
+    code &= ~std::bit_cast<Vec>(zero);
+    std::memcpy(d + i, &code, sizeof code);
+  }
+  for (; i < n; ++i) d[i] = df16::from_float(bf16_to_float(s[i]));
+  return n;
+}
+
+/// df16 to bfloat16: every df16 is in range, two fraction bits round to nearest even.
+std::size_t df16_to_bf16(void* dst, std::ptrdiff_t ds, const void* src, std::ptrdiff_t ss, std::size_t n,
+                         std::int64_t* bad) {
+  if (ds != 1 || ss != 1) return generic<Phys::BF16, Phys::DF16>(dst, ds, src, ss, n, bad);
+  auto* d = static_cast<U16*>(dst);
+  const auto* s = static_cast<const U16*>(src);
+  std::size_t i = 0;
+  for (; i + kBlock <= n; i += kBlock) {
+    const Vec c = load_vec(s + i);
+    const Vec magnitude = c & U16(0x7FFF);
+    const Vec rounded = ((magnitude + U16(1) + ((magnitude >> 2) & U16(1))) >> 2) + U16(96 << 7);
+    const Vec nan = std::bit_cast<Vec>(magnitude == U16(df16::kMerged));
+    const Vec zero = std::bit_cast<Vec>(magnitude == U16(0));
+    Vec out = (rounded | (c & U16(0x8000))) & ~zero;
+    out = (out & ~nan) | (nan & U16(0x7FC0));
+    std::memcpy(d + i, &out, sizeof out);
+  }
+  for (; i < n; ++i) d[i] = float_to_bf16(df16::to_float(s[i]));
+  return n;
+}
+
 template <Phys PD, std::size_t... S>
 constexpr std::array<Convert, sizeof...(S)> make_row(std::index_sequence<S...>) {
   return {&generic<PD, static_cast<Phys>(S)>...};
@@ -265,6 +313,8 @@ void fill_typed(void* dst, std::ptrdiff_t ds, const void* value, std::size_t n) 
 Convert converter(Phys dst, Phys src) {
   if (dst == Phys::DF16 && src == Phys::F16) return &half_to_df16;
   if (dst == Phys::F16 && src == Phys::DF16) return &df16_to_half_run;
+  if (dst == Phys::DF16 && src == Phys::BF16) return &bf16_to_df16;
+  if (dst == Phys::BF16 && src == Phys::DF16) return &df16_to_bf16;
   return kTable[static_cast<std::size_t>(dst)][static_cast<std::size_t>(src)];
 }
 

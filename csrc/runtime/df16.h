@@ -1,7 +1,7 @@
 // df16 (1-6-9) in terms of float32 bits. Both formats store exponent and fraction in order, so shifting
 // the magnitude by 14 bits and subtracting a constant converts, and rounding to nearest with ties away
 // from zero is one addition that carries into the exponent. Only the two ends need care: 2^-31 has no
-// code (it would be zero), and the last code is the one value for infinity and NaN, written without sign.
+// code (it would be zero), and the last code is the one value for overflow and NaN, written without sign.
 #pragma once
 
 #include <bit>
@@ -10,6 +10,7 @@
 namespace loom::rt::df16 {
 
 inline constexpr std::uint32_t kMerged = 0x7FFF;
+inline constexpr std::uint32_t kLargest = 0x7FFE;
 inline constexpr std::uint32_t kOne = 0x3E00;
 inline constexpr int kShift = 14;
 inline constexpr std::uint32_t kRebias = (127 - 31) << 9;
@@ -26,6 +27,9 @@ inline std::uint16_t from_float(float value) {
   const std::uint32_t sign = (bits >> 16) & 0x8000u;
   std::uint32_t out = merged ? kMerged : (static_cast<std::uint32_t>(code) | sign);
   out = magnitude < kHalfTiny ? 0u : out;
+  // The format has no infinity. One that comes from the host (a mask, say) becomes the largest finite value,
+  // which compares and exponentiates as intended and reads back as infinity in a half.
+  out = magnitude == 0x7F800000u ? (kLargest | sign) : out;
   return static_cast<std::uint16_t>(out);
 }
 

@@ -152,6 +152,32 @@ class Loops {
     if (constant_ && one(value_, 1, src_.address(), 1, 1)) constant_ = true;
   }
 
+  /// All loops. When the innermost dim walks a stick on one side but not consecutive elements on the
+  /// other, it is cut at the stick's ends and the pieces become the outermost loop: the lines that a
+  /// strided piece touches are then used up by the next outer index before they leave the cache.
+  void run_all() {
+    const bool any = !plan_.sizes.empty();
+    d_ = any ? plan_.moves[0].back() : Move{};
+    s_ = any ? plan_.moves[1].back() : Move{};
+    const std::int64_t n = any ? plan_.sizes.back() : 1;
+    if ((d_.stick && s_.step != 1) || (s_.stick && d_.step != 1)) {
+      Cursor dst = dst_, src = src_;
+      for (std::int64_t left = n; left > 0;) {
+        inner_ = std::min(run_length(dst, d_, left), run_length(src, s_, left));
+        dst_ = dst;
+        src_ = src;
+        run(0);
+        dst.advance(d_, inner_);
+        src.advance(s_, inner_);
+        left -= inner_;
+      }
+    } else {
+      inner_ = n;
+      run(0);
+    }
+  }
+
+ private:
   void run(std::size_t dim) {
     if (dim + 1 >= plan_.sizes.size()) return inner();
     const Move &d = plan_.moves[0][dim], &s = plan_.moves[1][dim];
@@ -167,20 +193,17 @@ class Loops {
     src_ = src;
   }
 
- private:
   void inner() {
-    const bool any = !plan_.sizes.empty();
-    const Move d = any ? plan_.moves[0].back() : Move{}, s = any ? plan_.moves[1].back() : Move{};
     Cursor dst = dst_, src = src_;
-    for (std::int64_t left = any ? plan_.sizes.back() : 1; left > 0;) {
-      const std::int64_t n = std::min(run_length(dst, d, left), run_length(src, s, left));
+    for (std::int64_t left = inner_; left > 0;) {
+      const std::int64_t n = std::min(run_length(dst, d_, left), run_length(src, s_, left));
       if (constant_) {
-        fill_run(dst.address(), d.step, value_, dst.bytes, static_cast<std::size_t>(n));
+        fill_run(dst.address(), d_.step, value_, dst.bytes, static_cast<std::size_t>(n));
       } else {
-        one(dst.address(), d.step, src.address(), s.step, static_cast<std::size_t>(n));
+        one(dst.address(), d_.step, src.address(), s_.step, static_cast<std::size_t>(n));
       }
-      dst.advance(d, n);
-      src.advance(s, n);
+      dst.advance(d_, n);
+      src.advance(s_, n);
       left -= n;
     }
   }
@@ -194,22 +217,25 @@ class Loops {
   const Plan& plan_;
   Convert convert_;
   Cursor dst_, src_;
+  Move d_, s_;              // of the innermost dim
+  std::int64_t inner_ = 1;  // its extent, or that of one piece
   bool constant_ = false;
   alignas(8) std::uint8_t value_[8] = {};
 };
 
 /// Puts the dim along the destination's stick (else the source's, else the smallest step) innermost and
-/// orders the others by descending destination step.
-void order_dims(Plan& plan) {
+/// orders the others by descending step on the device, where neighbours are far apart in host terms.
+void order_dims(Plan& plan, const Side& dst) {
   const std::size_t r = plan.sizes.size();
+  const int by = dst.layout != nullptr ? 0 : 1;
   std::vector<std::size_t> order(r);
   for (std::size_t d = 0; d < r; ++d) order[d] = d;
   auto rank = [&](std::size_t d) {
-    const Move &a = plan.moves[0][d], &b = plan.moves[1][d];
-    std::int64_t key = std::max<std::int64_t>(a.step, 1);
-    if (a.stick || (a.step == 1 && !b.stick)) return std::pair{0, key};
-    if (b.stick) return std::pair{1, b.step};
-    return std::pair{2, key};
+    const Move &a = plan.moves[by][d], &b = plan.moves[1 - by][d];
+    const std::int64_t step = std::max<std::int64_t>(a.step, 1);
+    if (a.stick) return std::pair{0, step};
+    if (b.stick) return std::pair{1, std::max<std::int64_t>(b.step, 1)};
+    return std::pair{2, step};
   };
   std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return rank(a) > rank(b); });
   Plan sorted;
@@ -260,8 +286,8 @@ void transfer(const Dims& sizes, const Side& dst, const Side& src) {
   auto regular = [](const Side& s) { return s.layout == nullptr || s.layout->regular; };
   Plan plan;
   if (!regular(dst) || !regular(src) || !refine(r, sides, plan)) return by_element(sizes, dst, src);
-  order_dims(plan);
-  Loops(plan, dst, src).run(0);
+  order_dims(plan, dst);
+  Loops(plan, dst, src).run_all();
 }
 
 }  // namespace loom::rt

@@ -346,7 +346,8 @@ class CopyOp(MixedOp):
     """A transfer between DDR and LX (``model.Dma``).
 
     Numbers: ddr, lx offset, byte_lo, byte_hi, then per dim extent, lo, hi, ddr stride, lx stride, then per gather
-    index offset, scale, bound and a stride per dim."""
+    index offset, scale, bound and a stride per dim, then with a lane split (``elems`` > 0) start, tile stride and
+    a stride per dim."""
 
     name = "dataflow.copy"
 
@@ -356,6 +357,7 @@ class CopyOp(MixedOp):
     leaf = prop_def(IntAttr)
     zero_fill = prop_def(IntAttr)
     gathers = prop_def(ArrayAttr[ArrayAttr[StringAttr]])
+    elems = prop_def(IntAttr)
     where = opt_prop_def(StringAttr)
 
     def __init__(
@@ -366,6 +368,7 @@ class CopyOp(MixedOp):
         leaf: int,
         zero_fill: bool,
         gathers: Sequence[tuple[str, str]],
+        elems: int,
         numbers: Sequence[Number],
         where: str = "",
     ) -> None:
@@ -379,6 +382,7 @@ class CopyOp(MixedOp):
                 "leaf": IntAttr(leaf),
                 "zero_fill": IntAttr(int(zero_fill)),
                 "gathers": ArrayAttr([_pair(g) for g in gathers]),
+                "elems": IntAttr(elems),
                 "static": static,
                 **({"where": StringAttr(where)} if where else {}),
             },
@@ -404,6 +408,9 @@ class CopyOp(MixedOp):
             printer.print_string(" ")
             print_numbers(printer, n[at + 1 : at + 3 + rank])
             at += 3 + rank
+        if self.elems.data:
+            printer.print_string(f" lanes {self.elems.data} ")
+            print_numbers(printer, n[at:])
         if self.zero_fill.data:
             printer.print_string(" zero_fill")
         if self.where is not None:
@@ -430,9 +437,13 @@ class CopyOp(MixedOp):
             pair, index = _parse_lx(parser)
             gathers.append(pair)
             numbers += [index, *parse_numbers(parser)]
+        elems = 0
+        if parser.parse_optional_keyword("lanes"):
+            elems = parser.parse_integer()
+            numbers += parse_numbers(parser)
         zero_fill = parser.parse_optional_keyword("zero_fill") is not None
         where = parser.parse_str_literal() if parser.parse_optional_keyword("loc") else ""
-        return cls(arg, lx, len(dims), leaf, zero_fill, gathers, numbers, where)
+        return cls(arg, lx, len(dims), leaf, zero_fill, gathers, elems, numbers, where)
 
 
 def _pair(lx: tuple[str, str]) -> ArrayAttr[StringAttr]:
@@ -466,7 +477,9 @@ class _PortOp(MixedOp):
     lx = prop_def(ArrayAttr[StringAttr])
     elem = prop_def(StringAttr)
 
-    def __init__(self, seg: int, queue: int, lx: tuple[str, str], elem: str, numbers: Sequence[Number]) -> None:
+    def __init__(
+        self, seg: int, queue: int, lx: tuple[str, str], elem: str, numbers: Sequence[Number]
+    ) -> None:
         operands, static = split_numbers(numbers)
         super().__init__(
             operands=[operands],
@@ -596,7 +609,9 @@ class SegVecOp(MixedOp):
         rank = self.rank.data
         printer.print_string(f" seg {self.seg.data} extents ")
         print_numbers(printer, n[:rank])
-        printer.print_string(f" corelet {self.corelet_dim.data} in {list(map(int, self.inputs.get_values()))}")
+        printer.print_string(
+            f" corelet {self.corelet_dim.data} in {list(map(int, self.inputs.get_values()))}"
+        )
         if n[rank:]:
             printer.print_string(" scalars ")
             print_numbers(printer, n[rank:])
@@ -604,7 +619,7 @@ class SegVecOp(MixedOp):
         with printer.indented():
             for k, op in enumerate(self.ops.data):
                 printer.print_string("," if k else "")
-                printer._print_new_line()  # noqa: SLF001
+                printer._print_new_line()
                 printer.print_string_literal(op.data)
         printer.print_string("] out ")
         print_list(printer, [o.data for o in self.outputs.data], lambda p, o: p.print_string_literal(o))

@@ -72,12 +72,15 @@ class _Record(IRDLOperation):
             elif kind is str:
                 values[name] = parser.parse_str_literal()
             else:
-                values[name] = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, parser.parse_str_literal)
+                values[name] = parser.parse_comma_separated_list(
+                    parser.Delimiter.SQUARE, parser.parse_str_literal
+                )
         region = parser.parse_optional_region()
         if region is not None and not region.blocks:
             region.add_block(Block())
         return cls.create(
-            properties={k: _attribute(v) for k, v in values.items()}, regions=[] if region is None else [region]
+            properties={k: _attribute(v) for k, v in values.items()},
+            regions=[] if region is None else [region],
         )
 
 
@@ -117,7 +120,9 @@ class KernelOp(IRDLOperation):
         name = parser.parse_symbol_name()
         parser.parse_keyword("cores")
         cores = parser.parse_integer()
-        return cls.create(properties={"sym_name": name, "cores": IntAttr(cores)}, regions=[parser.parse_region()])
+        return cls.create(
+            properties={"sym_name": name, "cores": IntAttr(cores)}, regions=[parser.parse_region()]
+        )
 
 
 @irdl_op_definition
@@ -125,7 +130,14 @@ class BufferOp(_Record):
     """LX memory: ``phases`` copies of ``bytes`` from ``address`` on."""
 
     name = "schedule.buffer"
-    FIELDS: ClassVar = (("label", str), ("address", int), ("bytes", int), ("phases", int), ("role", str), ("note", str))
+    FIELDS: ClassVar = (
+        ("label", str),
+        ("address", int),
+        ("bytes", int),
+        ("phases", int),
+        ("role", str),
+        ("note", str),
+    )
     label = prop_def(StringAttr)
     address = prop_def(IntAttr)
     bytes = prop_def(IntAttr)
@@ -139,7 +151,14 @@ class ChannelOp(_Record):
     """Credits between a producing and a consuming unit over buffers that advance together."""
 
     name = "schedule.channel"
-    FIELDS: ClassVar = (("label", str), ("producer", str), ("consumer", str), ("phases", int), ("buffers", list), ("note", str))
+    FIELDS: ClassVar = (
+        ("label", str),
+        ("producer", str),
+        ("consumer", str),
+        ("phases", int),
+        ("buffers", list),
+        ("note", str),
+    )
     label = prop_def(StringAttr)
     producer = prop_def(StringAttr)
     consumer = prop_def(StringAttr)

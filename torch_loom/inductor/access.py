@@ -155,8 +155,16 @@ class Access:
         return {d for c in self.coordinates for d, _ in c.terms}
 
 
-def resolve(buffer: Geometry, index: sympy.Expr, dims: list[Dim], indirect: set[sympy.Symbol]) -> Access:
-    """Split a host-linear index into coordinates. Raises Unsupported when it is irregular."""
+def resolve(
+    buffer: Geometry,
+    index: sympy.Expr,
+    dims: list[Dim],
+    indirect: set[sympy.Symbol],
+    guarded: bool = False,
+) -> Access:
+    """Split a host-linear index into coordinates. Raises Unsupported when it is irregular.
+
+    A ``guarded`` access may leave its row: a mask discards what it reads there."""
     index = sympy.expand(index)
     gathered: dict[HostDim, list[sympy.Symbol]] = {}
     for symbol in sorted(indirect & index.free_symbols, key=str):
@@ -182,7 +190,7 @@ def resolve(buffer: Geometry, index: sympy.Expr, dims: list[Dim], indirect: set[
             local = exact_div(c, h.host_stride)
             if local is not None and hint(h.host_stride) <= hint(c):
                 reach = hint(local) * (hint(d.extent) - 1)
-                if reach >= hint(h.extent):
+                if reach >= hint(h.extent) and not guarded:
                     raise Unsupported(
                         f"access of {buffer.name}: loop {d.extent} x {c} crosses a row of the buffer"
                     )

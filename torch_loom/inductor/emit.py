@@ -61,12 +61,13 @@ class Emitter(DefaultHandler):
         self.sources: dict[int, Access] = {}
         self.gathered: dict[sympy.Symbol, Gathered] = {}
         self.index_bytes = 0
+        self.masks = 0
 
     # -- memory ----
 
     def _access(self, name: str, index: sympy.Expr) -> Access:
         index = simplified(index, self.plan.dims)
-        return resolve(geometry(name), index, self.plan.dims, set(self.gathered))
+        return resolve(geometry(name), index, self.plan.dims, set(self.gathered), self.masks > 0)
 
     def load(self, name: str, index: sympy.Expr) -> Operand:
         if name in self.stored:
@@ -269,7 +270,9 @@ class Emitter(DefaultHandler):
         return x
 
     def masked(self, mask: Operand, body: Any, other: Any) -> Operand:
+        self.masks += 1
         inside = body()
+        self.masks -= 1
         fill = self.algebra.cast(Number(other, "f32" if isinstance(other, float) else "i32"), inside.kind)
         return elementwise(self.algebra, "where", [mask, inside, fill])  # type: ignore[return-value]
 

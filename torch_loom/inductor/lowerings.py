@@ -88,10 +88,14 @@ class GraphPass(CustomGraphModulePass):
     """Rewrite matrix products and attention of a spyre graph into operators of this backend."""
 
     def uuid(self) -> Any:
-        """Changes whenever this room changes, so that cached graphs are never stale."""
+        """Changes with this room and with the device (constants are folded on it), so that cached
+        graphs are never stale."""
         from pathlib import Path
 
-        return get_hash_for_files(tuple(str(p) for p in sorted(Path(__file__).parent.glob("*.py"))))
+        from .. import _device
+
+        own = sorted(str(p) for p in Path(__file__).parent.glob("*.py"))
+        return get_hash_for_files((*own, str(_device.__file__)))
 
     def __call__(self, gm: torch.fx.GraphModule) -> None:
         for node in list(gm.graph.nodes):

@@ -99,7 +99,7 @@ def flatten(node: SchedulerNode | FusedSchedulerNode) -> list[SchedulerNode]:
 
 def access_of(touch: Touch, dims: list[Dim]) -> Access:
     """The device access of a recorded touch."""
-    return resolve(geometry(touch.name), touch.index, dims, touch.indirect)
+    return resolve(geometry(touch.name), touch.index, dims, touch.indirect, touch.guarded)
 
 
 def make_plan(nodes: list[SchedulerNode], cores: int, removed: set[str]) -> KernelPlan:

@@ -8,18 +8,20 @@ from typing import Any
 
 import sympy
 
-from .compat import DefaultHandler, SchedulerNode, V, host_scalar, sizevars
+from .compat import DefaultHandler, Identity, SchedulerNode, V, host_scalar, sizevars
 from .domain import Dim, variables
 
 
 @dataclass
 class Touch:
-    """One load or store of a buffer; ``indirect`` are the gather symbols in its index."""
+    """One load or store of a buffer; ``indirect`` are the gather symbols in its index. A ``guarded`` load
+    stands under a mask and may point outside of the buffer where the mask is off."""
 
     name: str
     index: sympy.Expr
     store: bool
     indirect: set[sympy.Symbol] = field(default_factory=set)
+    guarded: bool = False
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,7 @@ def _symbols(values: Any) -> frozenset[sympy.Symbol]:
 class _Recorder(DefaultHandler):
     def __init__(self, record: Record) -> None:
         self.record = record
+        self.masks = 0
         self.indirect: dict[sympy.Symbol, frozenset[sympy.Symbol]] = {}
 
     def _index(self, index: sympy.Expr) -> tuple[set[sympy.Symbol], frozenset[sympy.Symbol]]:
@@ -67,7 +70,7 @@ class _Recorder(DefaultHandler):
                 self.record.scalars.append(name)
             return Shadow(frozenset())
         gathered, symbols = self._index(index)
-        self.record.touches.append(Touch(name, index, False, gathered))
+        self.record.touches.append(Touch(name, index, False, gathered, self.masks > 0))
         return Shadow(symbols)
 
     def store(self, name: str, index: sympy.Expr, value: Any, mode: str | None = None) -> None:
@@ -88,7 +91,10 @@ class _Recorder(DefaultHandler):
         return symbol
 
     def masked(self, mask: Any, body: Any, other: Any) -> Shadow:
-        return Shadow(_symbols([mask, body()]))
+        self.masks += 1
+        inside = body()
+        self.masks -= 1
+        return Shadow(_symbols([mask, inside]))
 
     def dot(self, a: Any, b: Any) -> Shadow:
         self.record.contraction = (_symbols([a]), _symbols([b]))
@@ -126,7 +132,8 @@ def node_variables(
 
 def simplified(expr: sympy.Expr, dims: Sequence[Dim]) -> sympy.Expr:
     """Index with FloorDiv and ModularIndexing resolved by the extents of the dims."""
-    return sizevars().with_ranges(expr, {d.symbol: d.extent for d in dims})
+    plain = sympy.sympify(expr).replace(Identity, lambda x: x)
+    return sizevars().with_ranges(plain, {d.symbol: d.extent for d in dims})
 
 
 def record(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -121,6 +121,27 @@ class Program:
         """Where an op stands in the text."""
         span = self.source.ops.get(op)
         return None if span is None else position_in(self.source.text, self.source.file, *span)
+
+    def run(
+        self,
+        fn: str | None = None,
+        *,
+        engine: str = "reference",
+        chip: str = "spyre",
+        address_unit: str = "elements",
+        memory: Mapping[int, Any] | None = None,
+        **arguments: Any,
+    ) -> dict[Any, Any]:
+        """Run a function and return every array as it is afterwards.
+
+        NumPy arrays or torch tensors for address arguments are placed in DDR, integers and floats are scalars.
+        ``memory`` seeds programs with fixed addresses: ``{address: array}`` in the address unit (``elements``,
+        ``bytes`` or ``sticks``). Engine options (:class:`RunOptions`) are given by name: ``numerics``,
+        ``accumulate``, ``strict_bounds``, ``check_collisions``, ``compat``, ``lx_bytes``.
+        """
+        from torch_loom.ktir.engines import run
+
+        return run(self, fn, engine, chip, address_unit, memory or {}, arguments)
 
     def print(self, *, generic: bool = False, locations: bool = False) -> str:
         """Canonical text; ``generic`` is upstream's generic form."""

@@ -249,37 +249,29 @@ class SpyreTensorLayout:
         self._set(state[1], state[2], DataFormats[state[3]], arrangement)
 
 
+# Argument names of the constructor forms, and how many of them are required.
 _FORMS = (
-    ("host_size", "dtype"),
-    ("host_size", "host_strides", "dtype", "dim_order", "element_arrangement"),
-    ("device_size", "stride_map", "device_dtype", "element_arrangement"),
+    (("host_size", "dtype"), 2),
+    (("host_size", "host_strides", "dtype", "dim_order", "element_arrangement"), 4),
+    (("device_size", "stride_map", "device_dtype", "element_arrangement"), 3),
 )
+_SEQUENCES = {"host_size", "host_strides", "dim_order", "device_size", "stride_map"}
 
 
 def _bind(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Names of the arguments of whichever constructor form was meant."""
-    raw = any(isinstance(value, DataFormats) for value in args[2:3]) and not any(map(_is_sequence, args[3:]))
-    names: tuple[str, ...]
-    if len(args) >= 3:
-        names = _FORMS[2] if raw and "dim_order" not in kwargs else _FORMS[1]
-    elif len(args) == 2:
-        host = not _is_sequence(args[1])
-        names = _FORMS[0] if host else _FORMS[2 if "device_dtype" in kwargs else 1]
-    else:
-        names = _FORMS[2] if "device_size" in kwargs or "stride_map" in kwargs else _FORMS[1]
-        if len(args) == 1 and names is _FORMS[1] and "host_strides" not in kwargs:
-            names = _FORMS[0]
-    fields = dict(zip(names, args, strict=False))
-    allowed = set(names) | ({"dim_order", "element_arrangement"} if names is _FORMS[0] else set())
-    repeated, unknown = fields.keys() & kwargs.keys(), kwargs.keys() - allowed
-    fields |= kwargs
-    needed = {"host_size", "dtype"} if "host_size" in names else set(names[:3])
-    if len(args) > len(names) or repeated or unknown or not needed <= fields.keys():
-        raise TypeError(
-            "SpyreTensorLayout takes (host_size, dtype), (host_size, host_strides, dtype, dim_order[, "
-            "element_arrangement]) or (device_size, stride_map, device_dtype[, element_arrangement])"
-        )
-    return fields
+    """Arguments by name, of the one constructor form that they fit."""
+    for names, required in _FORMS:
+        fields = dict(zip(names, args, strict=False))
+        if len(args) > len(names) or fields.keys() & kwargs.keys():
+            continue
+        fields |= kwargs
+        complete = set(names[:required]) <= fields.keys() <= set(names)
+        if complete and all(_is_sequence(v) == (name in _SEQUENCES) for name, v in fields.items()):
+            return fields
+    raise TypeError(
+        "SpyreTensorLayout takes (host_size, dtype), (host_size, host_strides, dtype, dim_order[, "
+        "element_arrangement]) or (device_size, stride_map, device_dtype[, element_arrangement])"
+    )
 
 
 def _is_sequence(value: object) -> bool:

@@ -1,10 +1,10 @@
 """From KTIR to a program per unit.
 
-    compiled = compile(program, "kernel", chip)     # program: torch_loom.ktir.Program, chip: torch_loom.arch.Chip
-    compiled.schedule_ir, compiled.dataflow_ir      # texts
-    compiled.program, compiled.binary               # spyrecode.model.Program, SpyreCode image
-    compiled.save(dir); Compiled.load(dir)
-    compiled.run(x=array, n=5); compiled.time(n=5)
+compiled = compile(program, "kernel", chip)     # program: torch_loom.ktir.Program, chip: torch_loom.arch.Chip
+compiled.schedule_ir, compiled.dataflow_ir      # texts
+compiled.program, compiled.binary               # spyrecode.model.Program, SpyreCode image
+compiled.save(dir); Compiled.load(dir)
+compiled.run(x=array, n=5); compiled.time(n=5)
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from xdsl.ir.affine import (
 )
 
 from torch_loom.scheduler.errors import ScheduleError
-from torch_loom.scheduler.expr import Expr, ZERO, ceildiv, floordiv, linear, mod, variable
+from torch_loom.scheduler.expr import ZERO, Expr, ceildiv, floordiv, linear, mod, variable
 
 _OPS = {
     AffineBinaryOpKind.Add: lambda a, b: a + b,
@@ -61,7 +61,9 @@ def box_extents(s: AffineSet, symbols: Sequence[Expr], where: str) -> tuple[Expr
             gap = -gap
         split = linear(gap, names)
         if split is None or len(split[1]) > 1:
-            raise ScheduleError("only boxes can be scheduled as tiles", where=where, hint="mask the values instead")
+            raise ScheduleError(
+                "only boxes can be scheduled as tiles", where=where, hint="mask the values instead"
+            )
         rest, found = split
         if not found:
             continue

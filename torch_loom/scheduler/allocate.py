@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from torch_loom.scheduler.channels import touches
+from torch_loom.scheduler.channels import home_depth, touches
 from torch_loom.scheduler.errors import ScheduleError
 from torch_loom.scheduler.plan import BlockPlan, LoopPlan, Node, SegmentPlan, node_id
 
@@ -43,19 +43,12 @@ def lifetimes(body: tuple[Node, ...], blocks: dict[str, BlockPlan]) -> dict[str,
         if blocks[name].role != "temp":
             found[name] = whole
             continue
-        depth = _shared_depth([t.path for t in uses if t.write])
+        depth = home_depth([t.path for t in uses if t.write])
         ends = [spans[node_id(t.path[min(depth, len(t.path) - 1)])] for t in uses]
         found[name] = (min(e[0] for e in ends), max(e[1] for e in ends))
         if any(node_id(t.path[depth - 1]) != node_id(uses[0].path[depth - 1]) for t in uses if depth):
             found[name] = whole
     return found
-
-
-def _shared_depth(paths: list[tuple[Node, ...]]) -> int:
-    depth = 0
-    while all(len(p) > depth + 1 for p in paths) and len({node_id(p[depth]) for p in paths}) == 1:
-        depth += 1
-    return depth
 
 
 @dataclass(frozen=True)
@@ -96,7 +89,8 @@ def _meet(a: Interval, b: Interval) -> bool:
 def _report(blocks: list[BlockPlan], capacity: int) -> str:
     total = sum(b.bytes * b.phases for b in blocks)
     rows = [
-        f"{b.name} ({b.role}{f' of {b.note}' if b.note else ''}): {b.bytes} x {b.phases} bytes" for b in blocks[:8]
+        f"{b.name} ({b.role}{f' of {b.note}' if b.note else ''}): {b.bytes} x {b.phases} bytes"
+        for b in blocks[:8]
     ]
     more = f", and {len(blocks) - 8} more" if len(blocks) > 8 else ""
     return f"the tiles do not fit into LX: {total} bytes live, {capacity} available: {'; '.join(rows)}{more}"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from torch_loom.scheduler.grouping import Grouping
-from torch_loom.scheduler.kernel import For, Kernel, Load
+from torch_loom.scheduler.kernel import For, Kernel
 from torch_loom.scheduler.plan import LoopPlan, Node
 from torch_loom.scheduler.segments import Pieces
+from torch_loom.spyrecode.model import Unit
 
 
 def assemble(kernel: Kernel, grouping: Grouping, pieces: Pieces) -> tuple[Node, ...]:
@@ -21,9 +22,12 @@ def assemble(kernel: Kernel, grouping: Grouping, pieces: Pieces) -> tuple[Node, 
                     name = loop.var.terms[0][0][0].name if loop.var.terms else f"i{loop.id}"
                     nodes.append(LoopPlan(loop.id, name, loop.count, inner))
                 continue
-            nodes += [pieces.loads[id(s)] for s in run if isinstance(s, Load) and id(s) in pieces.loads]
+            for s in run:
+                nodes += pieces.loads.get(id(s), [])
+            stores = [t for s in run for t in pieces.stores.get(id(s), [])]
+            nodes += [t for t in stores if t.unit is Unit.MNILU]
             nodes += pieces.segments.get((scope, number), [])
-            nodes += [pieces.stores[id(s)] for s in run if id(s) in pieces.stores]
+            nodes += [t for t in stores if t.unit is Unit.MNISU]
         return tuple(nodes)
 
     return body(0)

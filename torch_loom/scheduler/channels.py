@@ -76,7 +76,10 @@ def reads(s: SegmentPlan) -> list[str]:
 
 
 def wire(
-    body: tuple[Node, ...], blocks: dict[str, BlockPlan], double_buffer: bool = True, single: Set[str] = frozenset()
+    body: tuple[Node, ...],
+    blocks: dict[str, BlockPlan],
+    double_buffer: bool = True,
+    single: Set[str] = frozenset(),
 ) -> Wiring:
     """Create the channels of all shared blocks; those in ``single`` get one phase."""
     wiring = Wiring(blocks=dict(blocks))
@@ -89,7 +92,15 @@ def wire(
         producer = producers[0].unit
         takers.discard(producer)  # a unit's own transfers are in order
         for taker in sorted(takers):
-            _connect(wiring, name, producer, taker, producers, [t for t in consumers if t.unit is taker], double_buffer and name not in single)
+            _connect(
+                wiring,
+                name,
+                producer,
+                taker,
+                producers,
+                [t for t in consumers if t.unit is taker],
+                double_buffer and name not in single,
+            )
         assert len(makers) == 1, f"block {name} has producers {makers}"
     return wiring
 
@@ -103,7 +114,7 @@ def _connect(
     reads_: list[Touch],
     double_buffer: bool,
 ) -> None:
-    depth = _home_depth([*writes, *reads_])
+    depth = home_depth([t.path for t in (*writes, *reads_)])
     home = writes[0].path[depth - 1] if depth else None
     inside = any(isinstance(n, LoopPlan) for n in writes[0].path[:depth])
     phases = 2 if inside and double_buffer else 1
@@ -112,19 +123,19 @@ def _connect(
     scope = home.scope if isinstance(home, LoopPlan) else 0
     wiring.channels.append(ChannelPlan(name, producer, consumer, phases, (block,), scope, depth, why))
     wiring.blocks[block] = replace(wiring.blocks[block], phases=phases, channel=name)
-    _bracket(wiring.syncs, producer, name, "empty", "full", [t.path[depth] for t in writes])
-    _bracket(wiring.syncs, consumer, name, "full", "empty", [t.path[depth] for t in reads_])
+    bracket(wiring.syncs, producer, name, "empty", "full", [t.path[depth] for t in writes])
+    bracket(wiring.syncs, consumer, name, "full", "empty", [t.path[depth] for t in reads_])
 
 
-def _home_depth(uses: list[Touch]) -> int:
-    """Number of enclosing loops that all accesses share."""
+def home_depth(paths: list[tuple[Node, ...]]) -> int:
+    """Number of enclosing loops that all paths share."""
     depth = 0
-    while all(len(t.path) > depth + 1 for t in uses) and len({node_id(t.path[depth]) for t in uses}) == 1:
+    while all(len(p) > depth + 1 for p in paths) and len({node_id(p[depth]) for p in paths}) == 1:
         depth += 1
     return depth
 
 
-def _bracket(syncs: Syncs, unit: Unit, channel: str, before: str, after: str, nodes: list[Node]) -> None:
+def bracket(syncs: Syncs, unit: Unit, channel: str, before: str, after: str, nodes: list[Node]) -> None:
     """Acquire before the first node, release after the last one (nodes stand in one body, in order)."""
     first, last = (unit, node_id(nodes[0]), "before"), (unit, node_id(nodes[-1]), "after")
     syncs[first] = (*syncs.get(first, ()), Sync(channel, before, True))

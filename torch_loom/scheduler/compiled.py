@@ -77,9 +77,9 @@ class Compiled:
 
     def time(self, chip: Chip | None = None, **sizes: int | float) -> Any:
         """Modelled time of one launch; only sizes matter, buffers need no data."""
-        from torch_loom import _chip  # type: ignore[attr-defined]
         from torch_loom import arch
 
+        _chip = native_chip()
         chip = chip or arch.load(self.program.profile.chip)
         args: list[Any] = []
         address = 0
@@ -90,6 +90,15 @@ class Compiled:
             else:
                 args.append(_number(a.name, sizes))
         return _chip.time(_chip.decode(self.binary), args, chip.clock_params())
+
+
+def native_chip() -> Any:
+    """The native engine. Its library links against torch's, which must be loaded first."""
+    import torch  # noqa: F401
+
+    from torch_loom import _chip  # type: ignore[attr-defined]
+
+    return _chip
 
 
 def _number(name: str, args: Mapping[str, Any]) -> int | float:
@@ -138,8 +147,7 @@ class Image:
 
     def run_chip(self, binary: bytes) -> None:
         """Run on a fresh machine of the program's profile."""
-        from torch_loom import _chip  # type: ignore[attr-defined]
-
+        _chip = native_chip()
         profile = self.program.profile
         machine = _chip.Machine(profile.cores, profile.lx_bytes, 1, len(self.ddr))
         machine.ddr[:] = self.ddr
@@ -158,7 +166,11 @@ class Image:
             if a.access is Access.READ:
                 out[a.name] = given.copy()
                 continue
-            values = stored if given.dtype == stored.dtype and a.elem not in _CODED else to_registers(stored, a.elem.name)
+            values = (
+                stored
+                if given.dtype == stored.dtype and a.elem not in _CODED
+                else to_registers(stored, a.elem.name)
+            )
             out[a.name] = values.astype(given.dtype).reshape(given.shape)
         return out
 

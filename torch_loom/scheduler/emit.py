@@ -15,8 +15,8 @@ from torch_loom.numerics import df16
 from torch_loom.scheduler import expr as ex
 from torch_loom.scheduler.errors import ScheduleError
 from torch_loom.scheduler.expr import Atom, Expr, substitute
+from torch_loom.scheduler.footprint import Clip
 from torch_loom.scheduler.kernel import FLOATS, Kind, Numerics, Value
-from torch_loom.scheduler.layouts import Clip
 from torch_loom.scheduler.plan import InputPlan, OpPlan
 from torch_loom.scheduler.space import Space
 from torch_loom.spyrecode.model import VecOp as V
@@ -90,7 +90,9 @@ class LaneProgram:
         if v.kind is Kind.REMAP:
             return self.value(v.operands[0], tuple(substitute(e, names) for e in v.imap))
         if v.kind is not Kind.MAP or v.op is None:
-            raise ScheduleError(f"a {v.kind.name.lower()} value cannot be read here", op=v.op_name, where=v.where)
+            raise ScheduleError(
+                f"a {v.kind.name.lower()} value cannot be read here", op=v.op_name, where=v.where
+            )
         registers = [self.value(o, index) for o in v.operands]
         if v.op is V.COPY:
             return registers[0]
@@ -169,9 +171,7 @@ def of_dim(atom: Atom) -> bool:
     return atom.kind == "dim" or any(a.depends(("dim",)) for a in atom.args)
 
 
-def compact(
-    inputs: list[int], ops: list[OpPlan], outputs: list[int]
-) -> tuple[list[OpPlan], list[int]]:
+def compact(inputs: list[int], ops: list[OpPlan], outputs: list[int]) -> tuple[list[OpPlan], list[int]]:
     """Renumber registers: inputs first, results into registers nothing needs any more.
 
     Operations without a reader are dropped. Outputs stay alive to the end."""

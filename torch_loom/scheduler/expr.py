@@ -289,7 +289,13 @@ def floordiv(a: Number, d: Number) -> Expr:
     if g > 1:
         return outside + floordiv(_make(r // g, {m: c // g for m, c in rest.items()}), n // g)
     single = inner.terms[0]
-    if len(rest) == 1 and r == 0 and single[1] == 1 and len(single[0]) == 1 and single[0][0].kind == "floordiv":
+    if (
+        len(rest) == 1
+        and r == 0
+        and single[1] == 1
+        and len(single[0]) == 1
+        and single[0][0].kind == "floordiv"
+    ):
         x, k = single[0][0].args
         if k.static:
             return outside + floordiv(x, k.value * n)

@@ -96,7 +96,9 @@ class Graph:
         for v in operands:
             if v.shape != wide.shape:
                 raise ScheduleError(
-                    f"operands of shapes {list(wide.shape)} and {list(v.shape)}", op=self.op_name, where=self.where
+                    f"operands of shapes {list(wide.shape)} and {list(v.shape)}",
+                    op=self.op_name,
+                    where=self.where,
                 )
         if op is VecOp.COPY and operands[0].dtype == dtype:
             return operands[0]
@@ -105,7 +107,9 @@ class Graph:
             if folded.kind is Kind.CONST:
                 return self.const(folded.imm, dtype, folded.shape)
         key = (Kind.MAP, op, dtype, imm, *(v.id for v in operands))
-        return self._share(key, lambda: self.fresh(Kind.MAP, dtype, wide.shape, operands=operands, op=op, imm=imm))
+        return self._share(
+            key, lambda: self.fresh(Kind.MAP, dtype, wide.shape, operands=operands, op=op, imm=imm)
+        )
 
     def round(self, value: Value, dtype: str) -> Value:
         """``value`` (computed in f32) rounded to a KTIR float type."""

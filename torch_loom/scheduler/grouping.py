@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from torch_loom.scheduler.errors import ScheduleError
 from torch_loom.scheduler.expr import ONE, Expr, substitute
-from torch_loom.scheduler.kernel import For, Indirect, Kernel, Kind, Load, Stmt, Store, Value
+from torch_loom.scheduler.kernel import For, Indirect, Kernel, Kind, Load, Stmt, Store, Tile, Value
 from torch_loom.spyrecode.model import VecOp
 
 Index = tuple[Expr, ...]
@@ -101,7 +101,14 @@ class Grouper:
         self._level_all()
         loads = [s for s in _loads(self.kernel.body) if s.value in self._live_set]
         return Grouping(
-            self._groups(), self.roots, self.forced, self.sinks, self.store_sinks, loads, self.load_run, self.runs
+            self._groups(),
+            self.roots,
+            self.forced,
+            self.sinks,
+            self.store_sinks,
+            loads,
+            self.load_run,
+            self.runs,
         )
 
     # -- runs -------------------------------------------------------------------------------------
@@ -132,24 +139,31 @@ class Grouper:
 
     def _find_live(self) -> None:
         seen: dict[int, Value] = {}
-        stack = [s.value for s in self.store_sinks.values() if s.store and not s.store.tile.view.local]
-        for s in self.store_sinks.values():
-            assert s.store is not None
-            stack += [i.source.value for i in s.store.tile.coords if isinstance(i, Indirect) and i.source]
         needed: set[int] = set()
+        stack: list[Value] = []
+
+        def reads_indices(tile: Tile) -> None:
+            for source in index_sources(tile):
+                needed.add(id(source))
+                stack.append(source.value)
+
+        for sink in self.store_sinks.values():
+            assert sink.store is not None
+            if not sink.store.tile.view.local:
+                stack.append(sink.value)
+                reads_indices(sink.store.tile)
         while stack:
             v = stack.pop()
-            if v.id in seen:
-                continue
-            seen[v.id] = v
-            stack.extend(v.operands)
-            if v.kind is Kind.LOAD:
-                needed.update(id(s) for s in index_sources(v))
-                stack.extend(s.value for s in index_sources(v))
-        for key, sink in list(self.store_sinks.items()):
-            scattered = False  # a local store that nothing reads is dropped
-            if sink.store is not None and sink.store.tile.view.local and key not in needed and not scattered:
-                del self.store_sinks[key]
+            if v.id not in seen:
+                seen[v.id] = v
+                stack.extend(v.operands)
+                if v.tile is not None:
+                    reads_indices(v.tile)
+        self.store_sinks = {
+            k: s
+            for k, s in self.store_sinks.items()
+            if s.store is not None and (not s.store.tile.view.local or k in needed)
+        }
         self.live = [seen[k] for k in sorted(seen)]
         self._live_set = set(self.live)
         for v in self.live:
@@ -201,7 +215,9 @@ class Grouper:
         places = {(s.scope, s.run, level[s.source], tuple(e.key for e in s.source.shape)) for s, _ in flows}
         if work > _CHEAP and (len(places) > 1 or any(s.scope != v.scope for s, _ in flows)):
             return True
-        return v.kind is Kind.MATMUL and any(invert(self._to_matmul(s.source, v), s.source, v) is None for s, _ in flows)
+        return v.kind is Kind.MATMUL and any(
+            invert(self._to_matmul(s.source, v), s.source, v) is None for s, _ in flows
+        )
 
     def _feeds_matmul(self, v: Value) -> bool:
         """True if a contraction reads the value itself, perhaps converted or at other indices."""
@@ -276,9 +292,7 @@ class Grouper:
             seen.add((u.id, at))
             if u.kind in _UNIFORM and u not in self.forced:
                 continue
-            if not first and u in self.roots:
-                yield u, at
-            elif u.kind in (Kind.LOAD, Kind.MATMUL):
+            if not first and u in self.roots or u.kind in (Kind.LOAD, Kind.MATMUL):
                 yield u, at
             elif u.kind is Kind.REMAP:
                 names = _index_names(u, at)
@@ -381,17 +395,16 @@ def _loads(body: list[Stmt]) -> Iterator[Load]:
             yield from _loads(s.body)
 
 
-def index_sources(v: Value) -> list[Store]:
-    """Local stores whose indices a load's transfer reads."""
-    assert v.tile is not None
-    return [c.source for c in v.tile.coords if isinstance(c, Indirect) and c.source is not None]
+def index_sources(tile: Tile) -> list[Store]:
+    """Local stores whose indices the transfer of a tile reads."""
+    return [c.source for c in tile.coords if isinstance(c, Indirect) and c.source is not None]
 
 
 def _reads(v: Value) -> set[int]:
     """Buffers that a load reads, and the local stores whose indices it needs (by identity)."""
     assert v.tile is not None
     views = [v.tile.view, *(c.view for c in v.tile.coords if isinstance(c, Indirect) and c.source is None)]
-    return {w.arg for w in views} | {id(s) for s in index_sources(v)}
+    return {w.arg for w in views} | {id(s) for s in index_sources(v.tile)}
 
 
 def _has_data(v: Value) -> bool:
@@ -445,7 +458,11 @@ def invert(index: Index, source: Value, target: Value) -> Index | None:
                 if not factor.static:
                     return None
                 parts = ex.floordiv(at, factor.value)
-                parts = ex.mod(parts, extent) if parts.hi is None or not ex.nonnegative(extent - 1 - parts) else parts
+                parts = (
+                    ex.mod(parts, extent)
+                    if parts.hi is None or not ex.nonnegative(extent - 1 - parts)
+                    else parts
+                )
                 break
             weight = _digit_weight(component, name)
             if weight is None:
@@ -459,7 +476,12 @@ def invert(index: Index, source: Value, target: Value) -> Index | None:
 
 def _digit_weight(component: Expr, name: str) -> Expr | None:
     """x floordiv d -> d; x mod d -> 1; (x floordiv a) mod b -> a."""
-    if component.const or len(component.terms) != 1 or component.terms[0][1] != 1 or len(component.terms[0][0]) != 1:
+    if (
+        component.const
+        or len(component.terms) != 1
+        or component.terms[0][1] != 1
+        or len(component.terms[0][0]) != 1
+    ):
         return None
     atom = component.terms[0][0][0]
     if atom.kind == "floordiv":

@@ -29,9 +29,14 @@ class Numerics:
             return Elem.F16 if self.ieee else Elem.DF16
         if dtype == "bf16":
             return Elem.BF16 if self.ieee else Elem.DF16
-        return {"f32": Elem.F32, "i32": Elem.I32, "i64": Elem.I32, "index": Elem.I32, "i16": Elem.I16, "i8": Elem.I8}[
-            dtype
-        ]
+        return {
+            "f32": Elem.F32,
+            "i32": Elem.I32,
+            "i64": Elem.I32,
+            "index": Elem.I32,
+            "i16": Elem.I16,
+            "i8": Elem.I8,
+        }[dtype]
 
     def rounding(self, dtype: str) -> VecOp | None:
         """The lane operation that rounds a register to a KTIR float type (None for f32)."""

@@ -51,7 +51,24 @@ MASK_OPS: dict[str, V] = {
 
 _WRAPS = {V.ADD_I, V.SUB_I, V.MUL_I, V.SHL_I}
 
-CMPF = ("false", "oeq", "ogt", "oge", "olt", "ole", "one", "ord", "ueq", "ugt", "uge", "ult", "ule", "une", "uno", "true")
+CMPF = (
+    "false",
+    "oeq",
+    "ogt",
+    "oge",
+    "olt",
+    "ole",
+    "one",
+    "ord",
+    "ueq",
+    "ugt",
+    "uge",
+    "ult",
+    "ule",
+    "une",
+    "uno",
+    "true",
+)
 CMPI = ("eq", "ne", "slt", "sle", "sgt", "sge", "ult", "ule", "ugt", "uge")
 
 _ORDERED = {"oeq": V.EQ_F, "ogt": V.GT_F, "oge": V.GE_F, "olt": V.LT_F, "ole": V.LE_F, "une": V.NE_F}

@@ -169,6 +169,9 @@ class Lowering:
             index = self._lx(pair.data[0].data, pair.data[1].data, n[at])
             gathers.append(m.Gather(index, n[at + 3 : at + 3 + rank], n[at + 1], n[at + 2]))
             at += 3 + rank
+        lanes = None
+        if op.elems.data:
+            lanes = m.LaneSplit(n[at], n[at + 2 : at + 2 + rank], op.elems.data, n[at + 1])
         return m.Dma(
             self._name("arg", op.arg.data),
             n[0],
@@ -177,7 +180,7 @@ class Lowering:
             op.leaf.data,
             bool(op.zero_fill.data),
             tuple(gathers),
-            None,
+            lanes,
             n[2],
             n[3],
         )

@@ -95,7 +95,9 @@ class Materialiser:
             ops.append(df.DeclareOp("block", b.name, [b.address, b.bytes, b.phases, b.role]))
         for c in self.plan.channels:
             ops.append(
-                df.DeclareOp("channel", c.name, [c.producer.name, c.consumer.name, c.phases, " ".join(c.blocks)])
+                df.DeclareOp(
+                    "channel", c.name, [c.producer.name, c.consumer.name, c.phases, " ".join(c.blocks)]
+                )
             )
         return ops
 
@@ -141,11 +143,18 @@ class Materialiser:
         self._emit(df.LoopOp(n.scope, count, block))
 
     def _transfer(self, t: TransferPlan) -> None:
-        numbers: list[Expr] = [t.ddr, t.ref.offset, t.byte_lo, t.byte_hi if t.byte_hi is not None else Expr(_ANY_BYTE)]
+        numbers: list[Expr] = [
+            t.ddr,
+            t.ref.offset,
+            t.byte_lo,
+            t.byte_hi if t.byte_hi is not None else Expr(_ANY_BYTE),
+        ]
         for d in t.dims:
             numbers += [d.extent, d.lo, d.hi, d.ddr_stride, d.lx_stride]
         for g in t.gathers:
             numbers += [g.ref.offset, g.scale, g.bound, *g.strides]
+        if t.lanes is not None:
+            numbers += [t.lanes.start, t.lanes.tile_stride, *t.lanes.strides]
         self._emit(
             df.CopyOp(
                 self.plan.args[t.arg].name,
@@ -154,6 +163,7 @@ class Materialiser:
                 t.leaf,
                 t.zero_fill,
                 [self._lx(g.ref) for g in t.gathers],
+                t.lanes.elems if t.lanes is not None else 0,
                 [self._number(e) for e in numbers],
                 t.where,
             )
@@ -239,7 +249,9 @@ class Materialiser:
         return f"s{self.symbols[atom.name]}" if atom.kind == "sym" else None
 
     def _let(self, e: Expr, count_of: int | None) -> SSAValue:
-        deep = max(k for k, f in enumerate(self.frames) if any(a.name == f.var for a in e.atoms() if a.kind == "var"))
+        deep = max(
+            k for k, f in enumerate(self.frames) if any(a.name == f.var for a in e.atoms() if a.kind == "var")
+        )
         frame = self.frames[deep]
         key = e.key if count_of is None else f"count of {count_of}"
         if key in frame.lets:
@@ -277,7 +289,9 @@ class Materialiser:
                     factors.append(operand(self._argument(a.name)))
                     continue
                 x, y = (self._let_text(arg, operand) for arg in a.args)
-                factors.append(f"{a.kind}({x}, {y})" if a.kind in ("min", "max") else f"(({x}) {a.kind} ({y}))")
+                factors.append(
+                    f"{a.kind}({x}, {y})" if a.kind in ("min", "max") else f"(({x}) {a.kind} ({y}))"
+                )
             rest = tuple(a for a in monomial if a not in varying)
             scale = Expr(0, ((rest, c),)) if rest else Expr(c)
             if scale != 1:
@@ -307,6 +321,3 @@ def _flat(nodes: tuple[Node, ...]) -> list[Node]:
 def materialise(plan: Plan, chip: Chip) -> ModuleOp:
     """DataflowIR of a plan."""
     return Materialiser(plan, chip).module()
-
-
-

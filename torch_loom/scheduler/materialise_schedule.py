@@ -23,7 +23,14 @@ def materialise(plan: Plan) -> ModuleOp:
     for b in plan.blocks:
         ops.append(
             sc.BufferOp.make(
-                {"label": b.name, "address": b.address, "bytes": b.bytes, "phases": b.phases, "role": b.role, "note": b.note}
+                {
+                    "label": b.name,
+                    "address": b.address,
+                    "bytes": b.bytes,
+                    "phases": b.phases,
+                    "role": b.role,
+                    "note": b.note,
+                }
             )
         )
     for c in plan.channels:

@@ -139,7 +139,9 @@ class Normaliser:
             kind, lo, hi, grain = _argument_type(arg.type)
             if known.kind == ADDRESS:
                 symbol = ex.symbol(f"&{name}", lo=0, granularity=128)
-                info = ArgInfo(k, name, ArgKind.BUFFER, dtype_of(known.element) if known.element else "f16", symbol)
+                info = ArgInfo(
+                    k, name, ArgKind.BUFFER, dtype_of(known.element) if known.element else "f16", symbol
+                )
             elif kind in FLOATS:
                 info = ArgInfo(k, name, ArgKind.FLOAT, kind, ex.symbol(f"bits:{k}"))
                 self.env[arg] = self.graph.scalar(k, kind)
@@ -354,9 +356,16 @@ def _view(n: Normaliser, op: Operation) -> None:
     dtype = dtype_of(op.results[0].type)
     arg = -1
     if getattr(space, "is_global", None) or "global" in str(space):
-        bases = [a for a in n.args if a.kind is ArgKind.BUFFER and a.symbol is not None and _occurs(a.symbol, offset)]
+        bases = [
+            a
+            for a in n.args
+            if a.kind is ArgKind.BUFFER and a.symbol is not None and _occurs(a.symbol, offset)
+        ]
         if len(bases) != 1:
-            n.fail("the view's address must be one buffer argument plus an offset", hint="pass the buffer as index")
+            n.fail(
+                "the view's address must be one buffer argument plus an offset",
+                hint="pass the buffer as index",
+            )
         arg = bases[0].index
         assert bases[0].symbol is not None
         offset = offset - bases[0].symbol
@@ -376,7 +385,11 @@ def _tile(n: Normaliser, op: Operation) -> None:
     base_map = op.properties["base_map"]
     points = op.properties["access_tile_set"]
     order = op.properties["access_tile_order"]
-    assert isinstance(base_map, AffineMapAttr) and isinstance(points, AffineSetAttr) and isinstance(order, AffineMapAttr)
+    assert (
+        isinstance(base_map, AffineMapAttr)
+        and isinstance(points, AffineSetAttr)
+        and isinstance(order, AffineMapAttr)
+    )
     extents = box_extents(points.data, [n.number(s) for s in symbols], n.graph.where)
     variables = index_variables(f"t{len(n.graph.values)}", extents)
     base = apply_map(base_map.data, [n.number(i) for i in ids])
@@ -408,7 +421,9 @@ def _indirect_tile(n: Normaliser, op: Operation) -> None:
     for indirect, m in zip(op.kinds, maps, strict=True):  # type: ignore[attr-defined]
         at = tuple(apply_expr(e, dims) for e in m.data.results)
         coords.append(_indirect(n, _as_view(n, next(views)), at) if indirect else at[0])
-    tile = Tile(_as_view(n, base[0]), variables, extents, tuple(coords), permutation(order.data), n.graph.where)
+    tile = Tile(
+        _as_view(n, base[0]), variables, extents, tuple(coords), permutation(order.data), n.graph.where
+    )
     n.set(op.results[0], tile)
 
 
@@ -450,12 +465,16 @@ def _from_local(n: Normaliser, tile: Tile) -> Value:
 def stored_index(source: Store, coords: Sequence[Expr], n: Normaliser | None = None) -> tuple[Expr, ...]:
     """Index of the value that a local store wrote at view coordinates ``coords``."""
     inner = []
-    for v, extent, own, at in zip(source.tile.vars, source.tile.extents, source.tile.coords, coords, strict=True):
+    for v, extent, own, at in zip(
+        source.tile.vars, source.tile.extents, source.tile.coords, coords, strict=True
+    ):
         assert isinstance(own, Expr)
         index = at - (own - v)
         if not ex.nonnegative(index) or not ex.nonnegative(extent - 1 - index):
             raise ScheduleError(
-                "cannot prove that this LX memory was stored before", where=source.where, hint="store the whole tile"
+                "cannot prove that this LX memory was stored before",
+                where=source.where,
+                hint="store the whole tile",
             )
         inner.append(index)
     return tuple(inner[p] for p in source.tile.order)

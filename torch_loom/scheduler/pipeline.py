@@ -21,6 +21,7 @@ from torch_loom.scheduler.errors import ScheduleError
 from torch_loom.scheduler.grouping import Grouper, Grouping, MoreRoots
 from torch_loom.scheduler.kernel import Kernel, Numerics, Value
 from torch_loom.scheduler.normalise import Normaliser
+from torch_loom.scheduler.ordering import order_transfers
 from torch_loom.scheduler.plan import LoopPlan, Node, Plan, TransferPlan
 from torch_loom.scheduler.segments import Pieces, SegmentPlanner
 from torch_loom.spyrecode.model import Access, ArgKind, Elem, Unit
@@ -123,6 +124,7 @@ def _memory(
     while True:
         start = time.perf_counter()
         wiring = wire(body, pieces.blocks, options.double_buffer, single)
+        order_transfers(wiring, body)
         trace.step("wire", start, wiring)
         start = time.perf_counter()
         try:
@@ -151,6 +153,3 @@ def _accesses(body: tuple[Node, ...]) -> dict[int, Access]:
 
 def _elems(kernel: Kernel) -> dict[int, Elem]:
     return {a.index: kernel.numerics.elem(a.dtype) for a in kernel.args if a.kind is ArgKind.BUFFER}
-
-
-

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from torch_loom.scheduler.expr import ZERO, Expr
-from torch_loom.scheduler.kernel import ArgInfo
+from torch_loom.scheduler.kernel import ArgInfo, Tile
 from torch_loom.spyrecode.model import Access, Elem, Reduce, Unit, VecOp
 
 
@@ -57,6 +57,16 @@ class GatherPlan:
 
 
 @dataclass(frozen=True)
+class LanePlan:
+    """Element-granular addressing of a tiled layout (``model.LaneSplit``); strides in elements, tile stride in bytes."""
+
+    start: Expr
+    strides: tuple[Expr, ...]
+    elems: int
+    tile_stride: Expr
+
+
+@dataclass(frozen=True)
 class TransferPlan:
     """DDR -> LX (unit MNILU) or LX -> DDR (unit MNISU)."""
 
@@ -71,7 +81,9 @@ class TransferPlan:
     gathers: tuple[GatherPlan, ...] = ()
     byte_lo: Expr = ZERO
     byte_hi: Expr | None = None
+    lanes: LanePlan | None = None
     where: str = ""
+    tile: Tile | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,16 @@ from torch_loom.scheduler import space as sp
 from torch_loom.scheduler.emit import LaneProgram, Leaf, compact
 from torch_loom.scheduler.errors import ScheduleError
 from torch_loom.scheduler.expr import ZERO, Expr, substitute
+from torch_loom.scheduler.footprint import Clip, names_of
 from torch_loom.scheduler.grouping import Group, Grouping, MoreRoots, Sink, invert, strip
-from torch_loom.scheduler.kernel import Kernel, Kind, Load, Numerics, Store, Tile, Value
-from torch_loom.scheduler.layouts import STICK, Clip, Layout, layout, permutations_first
+from torch_loom.scheduler.kernel import Indirect, Kernel, Kind, Numerics, Store, Tile, Value
+from torch_loom.scheduler.layouts import STICK, Layout, layout, permutations_first
+from torch_loom.scheduler.normalise import stored_index
 from torch_loom.scheduler.plan import (
     BlockPlan,
+    GatherPlan,
     InputPlan,
+    LanePlan,
     OutputPlan,
     PtPlan,
     Ref,
@@ -41,12 +45,19 @@ class Placement:
     elem: Elem
     vars: Index
     place: Expr
-    lane_clips: tuple[tuple[int, Clip], ...] = ()  # (dim of the value, indices that hold data)
+    lane_clips: tuple[tuple[Expr, Clip], ...] = ()  # positions over ``vars`` and the range that holds data
 
     def at(self, index: Index) -> Expr:
         """Element offset of an index."""
-        names = {v.terms[0][0][0].name: i for v, i in zip(self.vars, index, strict=True) if v.terms}
-        return substitute(self.place, names)
+        return substitute(self.place, self._names(index))
+
+    def clips_at(self, index: Index) -> tuple[tuple[Expr, Clip], ...]:
+        """The lane clips at an index."""
+        names = self._names(index)
+        return tuple((substitute(p, names), clip) for p, clip in self.lane_clips)
+
+    def _names(self, index: Index) -> dict[str, Expr]:
+        return {n: i for n, i in zip(names_of(self.vars), index, strict=True) if n}
 
 
 @dataclass
@@ -54,8 +65,10 @@ class Pieces:
     """What the pass makes: blocks, and per scope and run the transfers and segments in order."""
 
     blocks: dict[str, BlockPlan] = field(default_factory=dict)
-    loads: dict[int, TransferPlan] = field(default_factory=dict)  # id(statement) ->
-    stores: dict[int, TransferPlan] = field(default_factory=dict)
+    loads: dict[int, list[TransferPlan]] = field(
+        default_factory=dict
+    )  # by id of the statement; indices first
+    stores: dict[int, list[TransferPlan]] = field(default_factory=dict)
     segments: dict[tuple[int, int], list[SegmentPlan]] = field(default_factory=dict)
 
 
@@ -70,6 +83,7 @@ class SegmentPlanner:
         self.pieces = Pieces()
         self.places: dict[Value, Placement] = {}
         self.outs: dict[Sink, Placement] = {}
+        self.locals: dict[int, Placement] = {}
         self.starts: dict[Sink, Index] = {}
         self.spaces: dict[int, Space] = {}
         self.next_id = 0
@@ -82,6 +96,10 @@ class SegmentPlanner:
             for sink in group.sinks:
                 self.starts[sink] = self._start(group, sink, space)
         self._place_roots()
+        for group in self.grouping.groups:
+            for sink in group.sinks:
+                if sink.store is not None and sink.store.tile.view.local:
+                    self._place_local(sink, sink.store)
         self._place_loads()
         self._place_stores()
         for number, group in enumerate(self.grouping.groups):
@@ -106,7 +124,9 @@ class SegmentPlanner:
         found = invert(path, source, group.matmul)
         if found is None:
             raise MoreRoots({group.matmul})
-        names = {x.terms[0][0][0].name: d for x, d in zip(group.matmul.vars, space.dims, strict=True) if x.terms}
+        names = {
+            x.terms[0][0][0].name: d for x, d in zip(group.matmul.vars, space.dims, strict=True) if x.terms
+        }
         return tuple(substitute(e, names) for e in found)
 
     def _path(self, source: Value, group: Group) -> Index:
@@ -197,7 +217,7 @@ class SegmentPlanner:
             _, plan, placed = best
             self.places[v] = placed
             self.pieces.blocks[name] = BlockPlan(name, _sticks(plan.bytes), "load", note=self._arg_name(tile))
-            self.pieces.loads[id(load)] = self._transfer(Unit.MNILU, tile, elem, plan, name, load)
+            self.pieces.loads[id(load)] = self._transfers(Unit.MNILU, tile, elem, plan, name)
 
     def _arg_name(self, tile: Tile) -> str:
         return self.kernel.args[tile.view.arg].name
@@ -224,6 +244,8 @@ class SegmentPlanner:
                 if sink.store is None:
                     continue
                 tile = sink.store.tile
+                if tile.view.local:
+                    continue
                 elem = self.numerics.elem(tile.view.dtype)
                 name = f"o{self._fresh()}"
                 best: tuple[bool, Layout, Placement] | None = None
@@ -238,15 +260,37 @@ class SegmentPlanner:
                 assert best is not None
                 _, plan, placed = best
                 self.outs[sink] = placed
-                self.pieces.blocks[name] = BlockPlan(name, _sticks(plan.bytes), "store", note=self._arg_name(tile))
-                self.pieces.stores[id(sink.store)] = self._transfer(Unit.MNISU, tile, elem, plan, name, sink.store)
+                self.pieces.blocks[name] = BlockPlan(
+                    name, _sticks(plan.bytes), "store", note=self._arg_name(tile)
+                )
+                self.pieces.stores[id(sink.store)] = self._transfers(Unit.MNISU, tile, elem, plan, name)
 
-    def _transfer(
-        self, unit: Unit, tile: Tile, elem: Elem, plan: Layout, block: str, at: Load | Store
-    ) -> TransferPlan:
+    def _place_local(self, sink: Sink, store: Store) -> None:
+        """The block of a value that later transfers read as indices: dense, row major."""
+        v = sink.source
+        place, size = ZERO, 1
+        for k in reversed(range(len(v.shape))):
+            place = place + v.vars[k] * size
+            size *= max(self._bound(v.shape[k], v), 1)
+        name = f"x{self._fresh()}"
+        self.outs[sink] = Placement(name, Elem.I32, v.vars, place)
+        self.pieces.blocks[name] = BlockPlan(name, _sticks(size * 4), "index", note=v.op_name)
+        self.locals[id(store)] = self.outs[sink]
+
+    # -- transfers --------------------------------------------------------------------------------
+
+    def _transfers(self, unit: Unit, tile: Tile, elem: Elem, plan: Layout, block: str) -> list[TransferPlan]:
+        """The transfer of a tile, after those of the indices it needs."""
         symbol = self.kernel.args[tile.view.arg].symbol
         assert symbol is not None
-        return TransferPlan(
+        before: list[TransferPlan] = []
+        gathers = tuple(self._gather(k, tile, elem, plan, before) for k in plan.gathers)
+        lanes = None
+        if plan.lanes is not None:
+            cut = plan.lanes
+            strides = tuple(cut.strides[a] if a >= 0 else ZERO for a in plan.axes)
+            lanes = LanePlan(cut.start, strides, cut.elems, cut.tile_stride * elem.bytes)
+        main = TransferPlan(
             self._fresh(),
             unit,
             tile.view.arg,
@@ -255,10 +299,63 @@ class SegmentPlanner:
             plan.dims,
             plan.leaf,
             zero_fill=unit is Unit.MNILU and plan.clipped,
-            byte_lo=plan.byte_lo,
+            gathers=gathers,
+            byte_lo=plan.byte_lo if unit is Unit.MNISU else ZERO,
             byte_hi=plan.byte_hi if unit is Unit.MNISU else None,
+            lanes=lanes,
             where=tile.where,
+            tile=tile,
         )
+        return [*before, main]
+
+    def _gather(self, k: int, tile: Tile, elem: Elem, plan: Layout, before: list[TransferPlan]) -> GatherPlan:
+        """How a transfer reads the indices of coordinate k; a transfer that fetches them is put into ``before``."""
+        cut = plan.split.tile
+        coord = cut.coords[k]
+        assert isinstance(coord, Indirect)
+        if coord.source is not None:
+            placed = self.locals[id(coord.source)]
+            address = placed.at(stored_index(coord.source, coord.at))
+        else:
+            placed, address = self._index_block(coord, cut, before)
+        names = names_of(cut.vars)
+        found = ex.linear(ex.recombine(address), tuple(n for n in names if n))
+        if found is None:
+            raise ScheduleError(
+                "the indices' addresses are not affine in the tile's variables", where=tile.where
+            )
+        offset, factors = found
+        strides = tuple(factors.get(names[a], ZERO) * 4 if a >= 0 and names[a] else ZERO for a in plan.axes)
+        return GatherPlan(
+            Ref(placed.block, offset * 4), strides, tile.view.strides[k] * elem.bytes, tile.view.sizes[k]
+        )
+
+    def _index_block(self, coord: Indirect, tile: Tile, before: list[TransferPlan]) -> tuple[Placement, Expr]:
+        """Fetch the part of an index view that the tile needs. Indices beyond the view read as zero."""
+        used = {a.name for e in coord.at for a in e.atoms()}
+        names = names_of(tile.vars)
+        mine = [v for v, n in enumerate(names) if n and n in used]
+        part = Tile(
+            coord.view,
+            tuple(tile.vars[v] for v in mine),
+            tuple(tile.extents[v] for v in mine),
+            coord.at,
+            tuple(range(len(mine))),
+            tile.where,
+        )
+        elem = self.numerics.elem(coord.view.dtype)
+        if elem is not Elem.I32:
+            raise ScheduleError(
+                f"indices must be i32 on the device, not {coord.view.dtype}", where=tile.where
+            )
+        plan = layout(part, elem.bytes, part.order, store=False)
+        if plan.lane_clips:
+            plan = layout(part, elem.bytes, part.order, store=False, by_element=True)
+        name = f"x{self._fresh()}"
+        self.pieces.blocks[name] = BlockPlan(name, _sticks(plan.bytes), "index", note=self._arg_name(part))
+        before += self._transfers(Unit.MNILU, part, elem, plan, name)
+        placed = _placement(name, elem, part, plan, part.vars)
+        return placed, placed.place
 
     # -- segments ---------------------------------------------------------------------------------
 
@@ -275,7 +372,7 @@ class SegmentPlanner:
             if v not in self.places:
                 return None
             placed = self.places[v]
-            masks = tuple((index[d], clip) for d, clip in placed.lane_clips if (index[d], clip) not in exempt)
+            masks = tuple(c for c in placed.clips_at(index) if c not in exempt)
             return Leaf(self._input(placed, index, space, v), masks)
 
         program = LaneProgram(space, self.numerics, leaf)
@@ -364,7 +461,9 @@ class SegmentPlanner:
         if not sink.reduces:
             return OutputPlan(register, ref, placed.elem, strides)
         folded = self._folded_dims(sink, space)
-        return OutputPlan(register, ref, placed.elem, strides, sink.value.reduce if folded else Reduce.NONE, folded)
+        return OutputPlan(
+            register, ref, placed.elem, strides, sink.value.reduce if folded else Reduce.NONE, folded
+        )
 
     def _folded_dims(self, sink: Sink, space: Space) -> tuple[int, ...]:
         """Nest dims that the reduction folds: those that only folded source dims depend on."""
@@ -385,7 +484,7 @@ class SegmentPlanner:
             if sink.store is None:
                 return set()
             placed = self.outs[sink]
-            mine = {(self.starts[sink][d], clip) for d, clip in placed.lane_clips}
+            mine = set(placed.clips_at(self.starts[sink]))
             common = mine if common is None else common & mine
         return common or set()
 
@@ -434,9 +533,11 @@ class SegmentPlanner:
 
 def _placement(block: str, elem: Elem, tile: Tile, plan: Layout, variables: Index) -> Placement:
     """Placement of a loaded or stored value whose dim j runs over tile variable ``order[j]``."""
-    names = {tile.vars[p].terms[0][0][0].name: variables[j] for j, p in enumerate(tile.order) if tile.vars[p].terms}
+    names = {
+        tile.vars[p].terms[0][0][0].name: variables[j] for j, p in enumerate(tile.order) if tile.vars[p].terms
+    }
     place = substitute(plan.place, names)
-    clips = tuple((tile.order.index(v), c) for v, c in plan.lane_clips.items())
+    clips = tuple((substitute(p, names), c) for p, c in plan.lane_clips)
     return Placement(block, elem, variables, place, clips)
 
 

@@ -101,7 +101,9 @@ def _select(n: Normaliser, op: Operation) -> None:
 
 @handles("tensor.empty")
 def _empty(n: Normaliser, op: Operation) -> None:
-    n.set(op.results[0], Empty(_typed_shape(n, op.results[0], list(op.operands)), dtype_of(op.results[0].type)))
+    n.set(
+        op.results[0], Empty(_typed_shape(n, op.results[0], list(op.operands)), dtype_of(op.results[0].type))
+    )
 
 
 def _typed_shape(n: Normaliser, result: SSAValue, dynamic: list[SSAValue]) -> Shape:
@@ -126,7 +128,10 @@ def _transpose(n: Normaliser, op: Operation) -> None:
     perm = _ints(op, "permutation")
     value = n.value(op.operands[0])
     shape = tuple(value.shape[p] for p in perm)
-    n.set(op.results[0], n.graph.remap(value, shape, lambda i: tuple(i[perm.index(k)] for k in range(len(perm)))))
+    n.set(
+        op.results[0],
+        n.graph.remap(value, shape, lambda i: tuple(i[perm.index(k)] for k in range(len(perm)))),
+    )
 
 
 @handles("linalg.broadcast")
@@ -313,7 +318,9 @@ MASK_COMBINERS: dict[str, tuple[Reduce, V, float | int]] = {
 }  # fmt: skip
 
 
-def fold(n: Normaliser, body: Block, wide: list[Value], outs: list[SSAValue], dims: Sequence[int]) -> list[Value]:
+def fold(
+    n: Normaliser, body: Block, wide: list[Value], outs: list[SSAValue], dims: Sequence[int]
+) -> list[Value]:
     """Reductions of a body whose arguments are (elements..., accumulators...) in that order or reversed.
 
     The caller has bound the element arguments; accumulators are found as operands of the combiners."""

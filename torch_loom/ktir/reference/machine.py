@@ -248,6 +248,7 @@ class Tile:
     current: Operation | None = None
     reached: dict[Any, int] = field(default_factory=dict)
     instances: dict[Operation, int] = field(default_factory=dict)
+    depth: int = 0
     _lx: Memory | None = None
 
     @property
@@ -299,7 +300,7 @@ class Tile:
                         self.release(step.dying)
                     results = yield from step.region_handler(self, step.op, values)
                 else:
-                    if UNDEFINED in values:
+                    if any(v is UNDEFINED for v in values):
                         raise ExecutionError("KT-X05", "reads the result of a delivery that this tile does not consume")
                     assert step.handler is not None
                     results = step.handler(self, step.op, values)

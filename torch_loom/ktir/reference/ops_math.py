@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from xdsl.dialects.builtin import FloatAttr
 
 from torch_loom.dialects.elements import element_of
 from torch_loom.ktir.reference.errors import ExecutionError
@@ -241,12 +242,27 @@ def index_to_address(tile: Tile, op: Any, values: Values) -> Values:
     return [number(to_format(np.asarray(result), tile.machine.formats.of(element_of(op.results[0].type))))]
 
 
-_NOT_ELEMENTWISE = ("exx2", "exx2_fused", "layernormscale", "layernormscale_fused")
+@handles("spyreop.exx2")
+def mean_and_squares(tile: Tile, op: Any, values: Values) -> Values:
+    """Mean and mean of squares of one element; over a reduction the enclosing generic takes the means."""
+    x = np.asarray(tensor(values[0]), np.float32)
+    fmt = result_format(tile, op)
+    with np.errstate(all="ignore"):
+        return [fmt.round(x), fmt.round(x * x)]
 
 
-@handles(*(f"spyreop.{name}" for name in _NOT_ELEMENTWISE), "spyreop.slice_reduction")
-def not_elementwise(tile: Tile, op: Any, values: Values) -> Values:
-    """Ops whose value depends on the lanes of a stick."""
-    raise ExecutionError(
-        "KT-X10", f"'{op.name}' reduces over the lanes of a stick; write the reduction as linalg.reduce"
-    )
+@handles("spyreop.layernormscale")
+def layernorm_scale(tile: Tile, op: Any, values: Values) -> Values:
+    """1 / sqrt(q - mean^2 + eps) of (mean, q), or 1 / sqrt(variance + eps) of one operand."""
+    eps = op.attributes.get("eps")
+    offset = np.float32(eps.value.data if isinstance(eps, FloatAttr) else 0.0)
+    x, *rest = (np.asarray(tensor(v), np.float32) for v in values)
+    with np.errstate(all="ignore"):
+        variance = rest[0] - x * x if rest else x
+        return [result_format(tile, op).round(_rsqrt(variance + offset))]
+
+
+@handles("spyreop.exx2_fused", "spyreop.layernormscale_fused", "spyreop.slice_reduction")
+def unpublished(tile: Tile, op: Any, values: Values) -> Values:
+    """Ops whose exact meaning depends on the lanes of a stick, which is not published."""
+    raise ExecutionError("KT-X10", f"the lane layout of '{op.name}' is not published; use linalg.reduce or exx2")

@@ -1,0 +1,61 @@
+"""Engines that run a program. A row per engine; other rooms add theirs with :func:`register`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any
+
+from torch_loom.ktir.reference.machine import Options
+
+if TYPE_CHECKING:
+    from torch_loom.ktir.program import Program
+
+#: (program, function, chip, options, memory, arguments) -> arrays afterwards
+Engine = Callable[["Program", str | None, str, Options, Mapping[int, Any], Mapping[str, Any]], dict[Any, Any]]
+
+UNITS = ("elements", "bytes", "sticks")
+
+
+def _reference(
+    program: Program,
+    fn: str | None,
+    chip: str,
+    options: Options,
+    memory: Mapping[int, Any],
+    arguments: Mapping[str, Any],
+) -> dict[Any, Any]:
+    from torch_loom.ktir.reference.run import run as run_reference
+
+    return run_reference(program, fn, arguments, options, memory)
+
+
+ENGINES: dict[str, Engine] = {"reference": _reference}
+
+
+def register(name: str, engine: Engine) -> None:
+    """Add an engine."""
+    ENGINES[name] = engine
+
+
+def run(
+    program: Program,
+    fn: str | None,
+    engine: str,
+    chip: str,
+    address_unit: str,
+    memory: Mapping[int, Any],
+    arguments: Mapping[str, Any],
+) -> dict[Any, Any]:
+    """Split options from kernel arguments and run."""
+    if engine not in ENGINES:
+        raise ValueError(f"no engine '{engine}'; there are {', '.join(ENGINES)}")
+    if address_unit not in UNITS:
+        raise ValueError(f"address_unit is one of {', '.join(UNITS)}, got '{address_unit}'")
+    function = program.function(fn)
+    names = {a.name for a in program.arguments(function.sym_name.data)}
+    options = Options(address_unit=address_unit)
+    known = {f.name for f in fields(Options)}
+    chosen = {k: v for k, v in arguments.items() if k in known and k not in names}
+    rest = {k: v for k, v in arguments.items() if k not in chosen}
+    return ENGINES[engine](program, function.sym_name.data, chip, replace(options, **chosen), memory, rest)
