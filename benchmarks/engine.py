@@ -121,9 +121,7 @@ def softmax(rows: int, columns: int) -> Case:
     }
     small = -(-rows * 4 // 128) * 128
     elems = (Elem.DF16, Elem.F32, Elem.F32, Elem.F32, Elem.DF16)
-    return Case(
-        f"softmax {rows}x{columns}", elems, (2 * n, 4 * n, small, small, 2 * n), parts, n, "Gelem/s"
-    )
+    return Case(f"softmax {rows}x{columns}", elems, (2 * n, 4 * n, small, small, 2 * n), parts, n, "Gelem/s")
 
 
 def gemm(m: int, n: int, k: int, *, transpose_b: bool = False, batch: int = 1) -> Case:
@@ -147,7 +145,9 @@ def program(case: Case, repeat: int = REPEAT) -> Program:
     count = len(case.sizes)
     starts = [sum(case.sizes[:i]) for i in range(count)]
     moved = {0, count - 1, *(i for i in range(count - 1) if len(case.parts[Unit.SFU]) == 1)}
-    args, slots, dmas = [], [], {}
+    args: list[Arg] = []
+    slots: list[Slot] = []
+    dmas: dict[int, Dma] = {}
     for i in sorted(moved):
         last = i == count - 1
         access = Access.WRITE if last else Access.READ
@@ -209,8 +209,16 @@ def copy_case(run_bytes: int) -> Program:
         channels=base.channels,
         streams={
             **base.streams,
-            Unit.MNILU: (Acquire(0, Side.EMPTY), Dma(0, slot(0), LxRef(0, 0, imm(0)), dims), Release(0, Side.FULL)),
-            Unit.MNISU: (Acquire(1, Side.FULL), Dma(1, slot(1), LxRef(1, 1, imm(0)), dims), Release(1, Side.EMPTY)),
+            Unit.MNILU: (
+                Acquire(0, Side.EMPTY),
+                Dma(0, slot(0), LxRef(0, 0, imm(0)), dims),
+                Release(0, Side.FULL),
+            ),
+            Unit.MNISU: (
+                Acquire(1, Side.FULL),
+                Dma(1, slot(1), LxRef(1, 1, imm(0)), dims),
+                Release(1, Side.EMPTY),
+            ),
         },
     )
 
@@ -253,7 +261,9 @@ CASES = (
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--threads", type=int, default=2)
     threads = parser.parse_args().threads
     machine = _chip.Machine(CHIP.cores, CHIP.lx_bytes, threads, 1 << 28, blas=True)

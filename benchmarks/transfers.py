@@ -1,7 +1,8 @@
 """Host <-> device transfers: time of each conversion beside a plain copy and a plain conversion on the host.
 
 The reference is a plain memcpy of the host bytes plus a plain loop over the same number of elements with
-the same conversion, which is what the transfer of a flat tensor is (its sticks are consecutive). Run: ``python benchmarks/transfers.py [--mib 16] [--repeat 20]``.
+the same conversion, which is what the transfer of a flat tensor is (its sticks are consecutive).
+Run: ``python benchmarks/transfers.py [--mib 16] [--repeat 20]``.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ def best(work: Callable[[], object], repeat: int) -> float:
     return min(times)
 
 
-CASES: list[tuple[str, torch.dtype, Callable[[int], tuple[int, ...]], Callable[[torch.Tensor], torch.Tensor]]] = [
+CASES: list[
+    tuple[str, torch.dtype, Callable[[int], tuple[int, ...]], Callable[[torch.Tensor], torch.Tensor]]
+] = [
     ("float16 [n/1024, 1024]", torch.float16, lambda n: (n // 1024, 1024), lambda t: t),
     ("float16 [n/1000, 1000] ragged", torch.float16, lambda n: (n // 1000, 1000), lambda t: t),
     ("float16 [32, n/12288, 384]", torch.float16, lambda n: (32, n // 12288, 384), lambda t: t),

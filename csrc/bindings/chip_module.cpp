@@ -59,11 +59,14 @@ std::vector<std::int64_t> table_of(const Program& p, std::span<const ArgValue> v
 /// A machine with a DDR of its own, reserved at device address 0 and committed where it is touched.
 class PyMachine {
  public:
-  PyMachine(int cores, std::int64_t lx_bytes, int threads, std::uint64_t ddr_bytes, bool blas, std::int64_t max_steps)
+  PyMachine(int cores, std::int64_t lx_bytes, int threads, std::uint64_t ddr_bytes, bool blas,
+            std::int64_t max_steps)
       : ddr_bytes_(ddr_bytes) {
     if (ddr_bytes == 0) throw Error("DEV-09", "a machine needs DDR");
-    void* at = ::mmap(nullptr, ddr_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (at == MAP_FAILED) throw Error("DEV-09", "the host cannot reserve " + std::to_string(ddr_bytes) + " bytes");
+    void* at = ::mmap(nullptr, ddr_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                      -1, 0);
+    if (at == MAP_FAILED)
+      throw Error("DEV-09", "the host cannot reserve " + std::to_string(ddr_bytes) + " bytes");
     ddr_ = static_cast<std::uint8_t*>(at);
     MachineOptions options;
     options.cores = cores;
@@ -119,9 +122,10 @@ PYBIND11_MODULE(_chip, m) {
   m.doc() = "The simulated chip: decode a program, run it (values) and time it (cycles). See docs/chip.md.";
 
   // The exception type lives as long as the interpreter.
-  static PyObject* error_type = PyErr_NewExceptionWithDoc(
-      "torch_loom._chip.ChipError", "Refused binary or argument, or failed execution; .code is SC-Exx or DEV-xx.",
-      PyExc_RuntimeError, nullptr);
+  static PyObject* error_type =
+      PyErr_NewExceptionWithDoc("torch_loom._chip.ChipError",
+                                "Refused binary or argument, or failed execution; .code is SC-Exx or DEV-xx.",
+                                PyExc_RuntimeError, nullptr);
   m.attr("ChipError") = py::reinterpret_borrow<py::object>(error_type);
   py::register_exception_translator([](std::exception_ptr pointer) {
     try {
@@ -159,12 +163,14 @@ PYBIND11_MODULE(_chip, m) {
         const auto table = table_of(*h.program, arguments(*h.program, args));
         return py::array_t<std::int64_t>(static_cast<py::ssize_t>(table.size()), table.data());
       },
-      py::arg("program"), py::arg("args"), "The value table of a launch. Raises ChipError (SC-E11..E13, E17).");
+      py::arg("program"), py::arg("args"),
+      "The value table of a launch. Raises ChipError (SC-E11..E13, E17).");
 
   py::class_<PyMachine>(m, "Machine", py::module_local())
       .def(py::init<int, std::int64_t, int, std::uint64_t, bool, std::int64_t>(), py::arg("cores") = 32,
-           py::arg("lx_bytes") = 2 << 20, py::arg("threads") = 0, py::arg("ddr_bytes") = std::uint64_t{1} << 30,
-           py::kw_only(), py::arg("blas") = false, py::arg("max_steps") = 0)
+           py::arg("lx_bytes") = 2 << 20, py::arg("threads") = 0,
+           py::arg("ddr_bytes") = std::uint64_t{1} << 30, py::kw_only(), py::arg("blas") = false,
+           py::arg("max_steps") = 0)
       .def_property_readonly("ddr",
                              [](py::object self) {
                                auto& machine = self.cast<PyMachine&>();
@@ -201,7 +207,8 @@ PYBIND11_MODULE(_chip, m) {
         return time(*h.program, table, params);
       },
       py::arg("program"), py::arg("args"), py::arg("params"),
-      "Modelled time of a launch; params is Chip.clock_params(). Buffer addresses and contents do not matter.");
+      "Modelled time of a launch; params is Chip.clock_params(). Buffer addresses and contents do not "
+      "matter.");
 
   m.def("df16_to_f32", [](py::array_t<std::uint16_t, py::array::c_style | py::array::forcecast> codes) {
     py::array_t<float> values(codes.size());

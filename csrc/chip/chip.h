@@ -56,17 +56,17 @@ std::size_t table_words(const Program&);
 void correct(const Program&, std::span<const ArgValue> args, std::span<std::int64_t> table);
 
 /// Single-precision GEMM, BLAS calling convention (column major, Fortran).
-using Sgemm = void (*)(const char*, const char*, const int*, const int*, const int*, const float*, const float*,
-                       const int*, const float*, const int*, const float*, float*, const int*);
+using Sgemm = void (*)(const char*, const char*, const int*, const int*, const int*, const float*,
+                       const float*, const int*, const float*, const int*, const float*, float*, const int*);
 
 struct MachineOptions {
   int cores = 32;
   std::int64_t lx_bytes = 2 << 20;
-  int threads = 0;                    // host threads; 0 = hardware concurrency
-  std::uint8_t* ddr = nullptr;        // host address of device address 0 (virtual reservation)
-  std::uint64_t ddr_bytes = 0;        // size of that reservation
-  Sgemm sgemm = nullptr;              // used for PT segments when given, own kernel otherwise
-  void (*thread_init)() = nullptr;    // called once on each host thread (e.g. to make BLAS single-threaded)
+  int threads = 0;                  // host threads; 0 = hardware concurrency
+  std::uint8_t* ddr = nullptr;      // host address of device address 0 (virtual reservation)
+  std::uint64_t ddr_bytes = 0;      // size of that reservation
+  Sgemm sgemm = nullptr;            // used for PT segments when given, own kernel otherwise
+  void (*thread_init)() = nullptr;  // called once on each host thread (e.g. to make BLAS single-threaded)
   std::int64_t max_steps = std::int64_t{1} << 36;  // instructions (and 1024-lane blocks) per core and launch
 };
 
@@ -100,7 +100,7 @@ struct Timing {
   double ns = 0;
   double pt_util = 0, sfu_util = 0;  // busy share of cycles, averaged over the chip's corelets
   std::int64_t ddr_read_bytes = 0, ddr_write_bytes = 0;
-  std::string bottleneck;            // "PT", "SFU", "DDR read", "DDR write", "LX", "launch", "wait"
+  std::string bottleneck;  // "PT", "SFU", "DDR read", "DDR write", "LX", "launch", "wait"
   std::map<std::string, UnitTime> units;
 };
 

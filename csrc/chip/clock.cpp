@@ -1,4 +1,352 @@
-#include "chip/chip.h"
+// The clock: a discrete-event model over the linked program. It moves no data; it needs the value table.
+//
+// Per core the three sequences run as in the functional engine and meet at credits. A transfer queues at
+// the shared DDR, which serves all active transfers with equal shares and slows down while reads and
+// writes mix (bus turnaround); the core's engine bounds it from below. A segment occupies the compute
+// group for the time of its slowest unit. A release becomes visible when earlier transfers have arrived.
+// Events are ordered by (time, core, sequence), so the result is the same everywhere.
+#pragma GCC optimize("fp-contract=off")
+#include <algorithm>
+#include <queue>
+
+#include "chip/clock_cost.h"
+#include "chip/expr.h"
+
 namespace loom::chip {
-Timing time(const Program&, std::span<const std::int64_t>, const ClockParams&) { throw Error("DEV-99", "clock"); }
+
+namespace {
+
+constexpr double kNever = 1e300;
+constexpr std::int64_t kMaxSteps = std::int64_t{1} << 34;
+
+/// DDR as a processor-sharing server: n active transfers each get 1/n of it.
+class Ddr {
+ public:
+  explicit Ddr(double turnaround) : turnaround_(turnaround) {}
+
+  void add(double now, double work, int id, bool write) {
+    advance(now);
+    heap_.push({done_ + work, id, write});
+    ++(write ? writes_ : reads_);
+  }
+  /// When the next transfer ends if nothing else arrives.
+  double next(double now) const {
+    if (heap_.empty()) return kNever;
+    return std::max(now, last_ + (heap_.top().end - done_) * static_cast<double>(heap_.size()) * slowdown());
+  }
+  /// Take the transfer that ends at `now`.
+  int pop(double now) {
+    advance(now);
+    const Item item = heap_.top();
+    heap_.pop();
+    done_ = item.end;  // exact, whatever the divisions lost
+    --(item.write ? writes_ : reads_);
+    return item.id;
+  }
+  double busy() const { return busy_; }
+
+ private:
+  struct Item {
+    double end;  // in work per transfer
+    int id;
+    bool write;
+    bool operator<(const Item& o) const { return end != o.end ? end > o.end : id > o.id; }
+  };
+  double slowdown() const {
+    const double n = static_cast<double>(heap_.size());
+    return 1 + turnaround_ * static_cast<double>(std::min(reads_, writes_)) / n;
+  }
+  void advance(double now) {
+    if (!heap_.empty()) {
+      done_ += (now - last_) / (static_cast<double>(heap_.size()) * slowdown());
+      busy_ += now - last_;
+    }
+    last_ = now;
+  }
+
+  double turnaround_, last_ = 0, done_ = 0, busy_ = 0;
+  std::int64_t reads_ = 0, writes_ = 0;
+  std::priority_queue<Item> heap_;
+};
+
+struct Event {
+  double time;
+  int core, what;  // sequence 0..2, or 3 + 2 * channel + side for an arriving credit
+  bool operator<(const Event& o) const {
+    if (time != o.time) return time > o.time;
+    if (core != o.core) return core > o.core;
+    return what > o.what;
+  }
+};
+
+class Clock {
+ public:
+  Clock(const Program& p, std::span<const std::int64_t> table, const ClockParams& params)
+      : p_(p), rates_(params), ddr_(rates_.ddr_turnaround), cores_(static_cast<std::size_t>(p.cores)) {
+    launch_ = rates_.launch + static_cast<double>(8 * p.table_words) / rates_.table_bytes;
+    for (std::size_t c = 0; c < cores_.size(); ++c) {
+      cores_[c].core.start(p, static_cast<std::int64_t>(c), table);
+      for (int s = 0; s < kSequences; ++s) events_.push({launch_, static_cast<int>(c), s});
+    }
+  }
+
+  Timing run() {
+    double now = launch_;
+    for (;;) {
+      const double ddr = ddr_.next(now);
+      if (events_.empty() && ddr == kNever) break;
+      if (!events_.empty() && events_.top().time <= ddr) {
+        const Event e = events_.top();
+        events_.pop();
+        now = e.time;
+        e.what < kSequences ? step(e) : arrive(e);
+      } else {
+        now = ddr;
+        const int id = ddr_.pop(now);
+        CoreTime& core = cores_[static_cast<std::size_t>(id / kSequences)];
+        SequenceTime& s = core.sequence[id % kSequences];
+        const double end = std::max(now, s.engine_free);
+        s.busy += end - s.began;
+        s.arrival = end + (id % kSequences == kLoadSequence ? rates_.ddr_latency : 0);
+        s.transfers = true;
+        events_.push({end, id / kSequences, id % kSequences});
+      }
+    }
+    for (std::size_t c = 0; c < cores_.size(); ++c)
+      for (int s = 0; s < kSequences; ++s)
+        if (cores_[c].sequence[s].pc < p_.code[s].size())
+          throw Error("DEV-04", p_.name + ": deadlock on core " + std::to_string(c) + " while timing it");
+    return report();
+  }
+
+ private:
+  struct Frame {
+    std::int64_t index, count;
+  };
+  struct SequenceTime {
+    std::size_t pc = 0;
+    std::vector<Frame> frames;
+    double began = 0, engine_free = 0, arrival = 0, busy = 0, wait = 0, blocked_since = 0, finished = 0;
+    bool blocked = false, woken = false, transfers = false;
+  };
+  struct CoreTime {
+    Core core;
+    SequenceTime sequence[kSequences];
+    SegmentCost busy;                             // sums over the segments, of the corelet that works most
+    double load = 0, pt = 0, sfu = 0, store = 0;  // sums over all corelets
+    double wait_load = 0, wait_store = 0;         // of the compute group
+
+    void add(const SegmentCost& cost) {
+      busy.load += cost.load;
+      busy.pt += cost.pt;
+      busy.sfu += cost.sfu;
+      busy.store += cost.store;
+      load += cost.load * cost.corelets;
+      pt += cost.pt * cost.corelets;
+      sfu += cost.sfu * cost.corelets;
+      store += cost.store * cost.corelets;
+    }
+  };
+
+  void step(const Event& e) {
+    CoreTime& core = cores_[static_cast<std::size_t>(e.core)];
+    SequenceTime& s = core.sequence[e.what];
+    const std::vector<Instr>& code = p_.code[e.what];
+    double now = e.time;
+    while (s.pc < code.size()) {
+      if (++steps_ > kMaxSteps) throw Error("DEV-07", p_.name + ": exceeds the step limit of the clock");
+      const Instr& in = code[s.pc];
+      switch (in.op) {
+        case Opcode::LOOP: {
+          const std::int64_t count = core.core.value(in.count, in.unit);
+          now += rates_.issue;
+          if (count <= 0) {
+            s.pc = in.b + 1;
+          } else {
+            s.frames.push_back({0, count});
+            set_register(core.core, in, 0);
+            ++s.pc;
+          }
+          break;
+        }
+        case Opcode::END_LOOP: {
+          Frame& f = s.frames.back();
+          now += rates_.issue;
+          if (++f.index < f.count) {
+            set_register(core.core, code[in.b], f.index);
+            s.pc = in.b + 1;
+          } else {
+            s.frames.pop_back();
+            ++s.pc;
+          }
+          break;
+        }
+        case Opcode::LET: {
+          Leaves leaves;
+          leaves.slots = core.core.slots.data();
+          auto& regs = core.core.regs[static_cast<int>(in.unit)];
+          leaves.regs = regs.data();
+          regs[in.a] = evaluate(p_, p_.lets[in.b], leaves);
+          ++s.pc;
+          break;
+        }
+        case Opcode::ACQUIRE: {
+          // What this sequence is about to see happened at or before `now` only if events up to then ran.
+          if (now > e.time) return later(e, now);
+          std::int64_t& credit = core.core.credits[2 * in.a + in.b];
+          if (credit == 0) {
+            if (!s.blocked) s.blocked_since = now;
+            s.blocked = true;
+            s.woken = false;
+            return;
+          }
+          if (s.blocked) end_wait(core, s, in.unit, now);
+          --credit;
+          now += rates_.issue;
+          ++s.pc;
+          break;
+        }
+        case Opcode::RELEASE: {
+          now += rates_.issue;
+          double visible = now + rates_.credit;
+          if (s.transfers) visible = std::max(now, s.arrival) + rates_.credit;
+          s.transfers = false;
+          ++core.core.releases[static_cast<int>(in.unit)][in.a];
+          events_.push({visible, e.core, kSequences + static_cast<int>(2 * in.a + in.b)});
+          ++s.pc;
+          break;
+        }
+        case Opcode::DMA: {
+          if (now > e.time) return later(e, now);
+          ++s.pc;
+          if (transfer(core, s, p_.dmas[in.a], in.unit, now, e)) return;
+          break;
+        }
+        case Opcode::SEG_VEC: {
+          const SegmentCost cost = cost_of(core.core, p_.segments[in.a], rates_);
+          core.add(cost);
+          s.busy += cost.cycles;
+          now += cost.cycles;
+          ++s.pc;
+          break;
+        }
+        default:
+          ++s.pc;
+      }
+    }
+    s.finished = std::max(now, s.arrival);
+    end_ = std::max(end_, s.finished);
+  }
+
+  /// Starts a transfer. False: nothing moves.
+  bool transfer(CoreTime& core, SequenceTime& s, const Dma& dma, Unit unit, double now, const Event& e) {
+    const TransferCost cost = cost_of(core.core, dma, unit, rates_);
+    if (cost.bytes == 0) return false;
+    const bool write = unit == Unit::MNISU;
+    (write ? written_ : read_) += cost.bytes;
+    s.began = now;
+    s.engine_free = now + cost.engine;
+    ddr_.add(now, cost.ddr, e.core * kSequences + e.what, write);
+    return true;
+  }
+
+  void later(const Event& e, double now) { events_.push({now, e.core, e.what}); }
+
+  void arrive(const Event& e) {
+    CoreTime& core = cores_[static_cast<std::size_t>(e.core)];
+    const auto credit = static_cast<std::size_t>(e.what - kSequences);
+    ++core.core.credits[credit];
+    for (int s = 0; s < kSequences; ++s) {
+      SequenceTime& waiting = core.sequence[s];
+      if (!waiting.blocked || waiting.woken) continue;
+      const Instr& in = p_.code[s][waiting.pc];
+      if (2 * in.a + in.b != credit) continue;
+      waiting.woken = true;
+      events_.push({e.time, e.core, s});
+    }
+  }
+
+  void end_wait(CoreTime& core, SequenceTime& s, Unit unit, double now) {
+    s.blocked = false;
+    const double waited = now - s.blocked_since;
+    s.wait += waited;
+    if (is_compute(unit)) (unit == Unit::L1SU ? core.wait_store : core.wait_load) += waited;
+  }
+
+  static void set_register(Core& core, const Instr& in, std::int64_t index) {
+    if (!is_compute(in.unit)) {
+      core.regs[static_cast<int>(in.unit)][in.a] = index;
+      return;
+    }
+    for (Unit u : kComputeUnits) core.regs[static_cast<int>(u)][in.a] = index;
+  }
+
+  Timing report() const {
+    Timing t;
+    t.cycles = std::max(end_, launch_);
+    t.ns = t.cycles * 1e9 / rates_.hz;
+    t.ddr_read_bytes = read_;
+    t.ddr_write_bytes = written_;
+    UnitTime load, store, l1lu, pt, sfu, l1su;
+    for (const CoreTime& c : cores_) {
+      load.busy_cycles += c.sequence[kLoadSequence].busy;
+      load.wait_cycles += c.sequence[kLoadSequence].wait;
+      store.busy_cycles += c.sequence[kStoreSequence].busy;
+      store.wait_cycles += c.sequence[kStoreSequence].wait;
+      l1lu.busy_cycles += c.load;
+      l1lu.wait_cycles += c.wait_load;
+      pt.busy_cycles += c.pt;
+      sfu.busy_cycles += c.sfu;
+      l1su.busy_cycles += c.store;
+      l1su.wait_cycles += c.wait_store;
+    }
+    t.units = {{"MNILU", load},
+               {"MNISU", store},
+               {"L1LU", l1lu},
+               {"PT", pt},
+               {"SFU", sfu},
+               {"L1SU", l1su},
+               {"DDR", {ddr_.busy(), t.cycles - ddr_.busy()}}};
+    const double all = t.cycles * rates_.cores * rates_.corelets;
+    t.pt_util = pt.busy_cycles / all;
+    t.sfu_util = sfu.busy_cycles / all;
+    // The part that is busiest on the cores at work, on their busier corelet, names the bottleneck.
+    SegmentCost sum;
+    for (const CoreTime& c : cores_) {
+      sum.load += c.busy.load;
+      sum.pt += c.busy.pt;
+      sum.sfu += c.busy.sfu;
+      sum.store += c.busy.store;
+    }
+    const double used = t.cycles * static_cast<double>(cores_.size());
+    const std::pair<const char*, double> shares[] = {
+        {"PT", sum.pt / used},
+        {"SFU", sum.sfu / used},
+        {"LX", std::max(sum.load, sum.store) / used},
+        {read_ >= written_ ? "DDR read" : "DDR write", ddr_.busy() / t.cycles},
+        {"launch", launch_ / t.cycles},
+    };
+    const auto* top = std::max_element(std::begin(shares), std::end(shares),
+                                       [](const auto& a, const auto& b) { return a.second < b.second; });
+    t.bottleneck = top->second >= 0.4 ? top->first : "wait";
+    return t;
+  }
+
+  const Program& p_;
+  Rates rates_;
+  Ddr ddr_;
+  std::vector<CoreTime> cores_;
+  std::priority_queue<Event> events_;
+  double launch_ = 0, end_ = 0;
+  std::int64_t read_ = 0, written_ = 0, steps_ = 0;
+};
+
+}  // namespace
+
+Timing time(const Program& p, std::span<const std::int64_t> table, const ClockParams& params) {
+  if (table.size() != p.table_words)
+    throw Error("SC-E11", p.name + ": the value table does not belong to this program");
+  return Clock(p, table, params).run();
 }
+
+}  // namespace loom::chip

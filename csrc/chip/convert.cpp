@@ -11,7 +11,8 @@ namespace {
 
 using namespace simd;
 
-constexpr std::int32_t kRebias = (127 - 31) << 9;  // df16 code of 1.0 is this far below the top bits of a float
+constexpr std::int32_t kRebias = (127 - 31)
+                                 << 9;  // df16 code of 1.0 is this far below the top bits of a float
 
 template <class T>
 T at(const std::uint8_t* p, std::int64_t i) {
@@ -83,7 +84,8 @@ void narrow(std::uint16_t* p, I v) {  // lanes hold 0..0xffff
 float f16_value(std::uint16_t h) {
   const std::uint32_t sign = std::uint32_t{h & 0x8000u} << 16, magnitude = h & 0x7fffu;
   if (magnitude >= 0x7c00)
-    return std::bit_cast<float>(sign | 0x7f800000u | (magnitude & 0x3ff) << 13 | (magnitude > 0x7c00 ? 0x400000u : 0));
+    return std::bit_cast<float>(sign | 0x7f800000u | (magnitude & 0x3ff) << 13 |
+                                (magnitude > 0x7c00 ? 0x400000u : 0));
   if (magnitude < 0x400) {
     const float value = static_cast<float>(magnitude) * 0x1p-24f;
     return sign ? -value : value;
@@ -93,7 +95,8 @@ float f16_value(std::uint16_t h) {
 
 /// IEEE half, round half to even.
 std::uint16_t f16_code(float f) {
-  const std::uint32_t bits = std::bit_cast<std::uint32_t>(f), sign = bits >> 16 & 0x8000, magnitude = bits & 0x7fffffff;
+  const std::uint32_t bits = std::bit_cast<std::uint32_t>(f), sign = bits >> 16 & 0x8000,
+                      magnitude = bits & 0x7fffffff;
   if (magnitude > 0x7f800000) return static_cast<std::uint16_t>(sign | 0x7e00);
   if (magnitude >= 0x477ff000) return static_cast<std::uint16_t>(sign | 0x7c00);  // 65520 and up
   if (magnitude < 0x38800000) {  // below 2^-14: a multiple of 2^-24, rounded by the adder
@@ -216,7 +219,8 @@ void store_lanes(Elem elem, const float* from, std::uint8_t* to, std::int64_t st
       store_each<std::uint16_t>(from, to, stride, n, f16_code);
       break;
     case Elem::BF16:
-      store_each<std::uint16_t>(from, to, stride, n, [](float v) { return bf16_code(std::bit_cast<std::uint32_t>(v)); });
+      store_each<std::uint16_t>(from, to, stride, n,
+                                [](float v) { return bf16_code(std::bit_cast<std::uint32_t>(v)); });
       break;
     case Elem::I16:
       store_each<std::uint16_t>(from, to, stride, n, to_int32);

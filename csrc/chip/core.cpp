@@ -44,7 +44,8 @@ std::int64_t narrow(const Core& core, Unit unit, Wide value) {
 void check_lx(const Core& core, Unit unit, const LxRef& ref, const Core::Window& w, Wide low, Wide high) {
   if (low >= w.begin && high <= w.end) return;
   const auto show = [](Wide v) {
-    return v < INT64_MIN || v > INT64_MAX ? std::string("beyond 64 bits") : std::to_string(static_cast<std::int64_t>(v));
+    return v < INT64_MIN || v > INT64_MAX ? std::string("beyond 64 bits")
+                                          : std::to_string(static_cast<std::int64_t>(v));
   };
   fail(core, unit, "DEV-02",
        "LX access to bytes " + show(low - w.begin) + ".." + show(high - w.begin) + " of block " +

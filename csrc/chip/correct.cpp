@@ -14,8 +14,8 @@ void check_symbol(const Program& p, const Symbol& s, std::int64_t value) {
   const std::string& name = p.args[s.arg].name;
   if (value < s.minimum || value > s.maximum)
     refuse("SC-E12", p,
-           "argument " + name + " = " + std::to_string(value) + ", must be in " + std::to_string(s.minimum) + ".." +
-               std::to_string(s.maximum));
+           "argument " + name + " = " + std::to_string(value) + ", must be in " + std::to_string(s.minimum) +
+               ".." + std::to_string(s.maximum));
   if (value % s.granularity)
     refuse(s.kind == 0 ? "SC-E13" : "SC-E12", p,
            "argument " + name + " = " + std::to_string(value) + ", must be a multiple of " +

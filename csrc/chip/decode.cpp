@@ -15,8 +15,10 @@ using Bytes = std::span<const std::uint8_t>;
 constexpr std::uint8_t kMagic[8] = {0x89, 'L', 'S', 'P', '\r', '\n', 0x1a, '\n'};
 constexpr std::size_t kHeader = 64, kHash = 32, kEntry = 32, kAlign = 128;
 constexpr std::uint64_t kIndirect = 1, kPt = 2;
-constexpr const char* kTags[] = {"STRS", "META", "DEVP", "ARGS", "SYMS", "EXPR", "VALT", "GRDS", "LXMP", "CHAN"};
+constexpr const char* kTags[] = {"STRS", "META", "DEVP", "ARGS", "SYMS",
+                                 "EXPR", "VALT", "GRDS", "LXMP", "CHAN"};
 constexpr std::size_t kTables = std::size(kTags);
+constexpr const char* kDebugTag = "DBGL";  // optional, skipped
 
 [[noreturn]] void unsupported(const std::string& message) { throw Error("SC-E15", message); }
 [[noreturn]] void damaged(const std::string& message) { throw Error("SC-E16", message); }
@@ -50,11 +52,13 @@ Image unpack(Bytes data) {
   const std::uint8_t* at = data.data();
   if (data.size() < kHeader + kHash || std::memcmp(at, kMagic, 8) != 0)
     unsupported("not a torch-loom SpyreCode image (magic bytes missing)");
-  if (data.size() > limits::kFileBytes) malformed("file of " + std::to_string(data.size()) + " bytes is too large");
+  if (data.size() > limits::kFileBytes)
+    malformed("file of " + std::to_string(data.size()) + " bytes is too large");
   if (crc32(data.first(44)) != load<std::uint32_t>(at + 44)) damaged("header checksum mismatch");
   const auto major = load<std::uint16_t>(at + 8), minor = load<std::uint16_t>(at + 10);
   if (major != 1)
-    unsupported("format " + std::to_string(major) + "." + std::to_string(minor) + " is not supported, only 1.x is");
+    unsupported("format " + std::to_string(major) + "." + std::to_string(minor) +
+                " is not supported, only 1.x is");
   if (load<std::uint64_t>(at + 16) != data.size())
     damaged("file of " + std::to_string(data.size()) + " bytes, the header says otherwise");
   const std::size_t end = data.size() - kHash;
@@ -75,11 +79,14 @@ Image unpack(Bytes data) {
   for (std::size_t i = 0; i < count; ++i) {
     const std::uint8_t* entry = at + kHeader + kEntry * i;
     Section section{std::string(reinterpret_cast<const char*>(entry), 4), load<std::uint32_t>(entry + 4), {}};
+    for (char& c : section.tag)
+      if (c < ' ' || c > '~') c = '?';  // shown in messages; no known tag has such bytes
     const auto offset = load<std::uint64_t>(entry + 8), size = load<std::uint64_t>(entry + 16);
-    if (offset != up(cursor) || load<std::uint32_t>(entry + 28) != kAlign || offset > end || size > end - offset ||
-        (section.flags & ~1u))
+    if (offset != up(cursor) || load<std::uint32_t>(entry + 28) != kAlign || offset > end ||
+        size > end - offset || (section.flags & ~1u))
       malformed("section " + section.tag + ": entry out of range");
-    if (any(data.subspan(cursor, offset - cursor))) malformed("section " + section.tag + ": padding is not zero");
+    if (any(data.subspan(cursor, offset - cursor)))
+      malformed("section " + section.tag + ": padding is not zero");
     section.body = data.subspan(offset, size);
     if (crc32(section.body) != load<std::uint32_t>(entry + 24))
       damaged("section " + section.tag + ": checksum mismatch");
@@ -90,11 +97,17 @@ Image unpack(Bytes data) {
   return image;
 }
 
+/// The strings of a file while its sections are read; they must be met in the order of their numbers.
+struct Pool {
+  std::vector<std::string> texts;
+  std::size_t met = 0;
+};
+
 /// Reads the records of one section in order.
 class Cursor {
  public:
-  Cursor(const Section& section, const std::vector<std::string>& strings)
-      : tag_(section.tag), body_(section.body), strings_(strings) {}
+  Cursor(const Section& section, Pool& strings)
+      : tag_(section.tag), body_(section.body), strings_(&strings) {}
 
   template <class T>
   T take() {
@@ -116,8 +129,10 @@ class Cursor {
   }
   const std::string& string() {
     const std::uint32_t number = u32();
-    if (number >= strings_.size()) fail("string " + std::to_string(number) + " does not exist");
-    return strings_[number];
+    if (number >= strings_->texts.size() || number > strings_->met)
+      fail("string " + std::to_string(number) + " is out of order or does not exist");
+    strings_->met = std::max(strings_->met, std::size_t{number} + 1);
+    return strings_->texts[number];
   }
   /// A value that must be below `limit`.
   template <class T>
@@ -137,7 +152,7 @@ class Cursor {
  private:
   std::string tag_;
   Bytes body_;
-  const std::vector<std::string>& strings_;
+  Pool* strings_;
   std::size_t at_ = 0;
 };
 
@@ -159,7 +174,7 @@ bool is_utf8(Bytes s) {
 }
 
 std::vector<std::string> read_strings(const Section& section) {
-  const std::vector<std::string> none;
+  Pool none;
   Cursor c(section, none);
   const std::uint32_t count = c.u32(), total = c.u32();
   if (count > limits::kStrings) c.fail("too many strings");
@@ -212,7 +227,7 @@ void read_profile(Program& p, Cursor c) {
   if (stick != 128) unsupported("sticks of " + std::to_string(stick) + " bytes; 128 is the only size");
 }
 
-void read_tables(Program& p, std::vector<Cursor>& table, const std::vector<std::string>& strings) {
+void read_tables(Program& p, std::vector<Cursor>& table, const Pool& strings) {
   Cursor& args = table[3];
   for (std::uint32_t i = 0, n = args.count(limits::kArgs); i < n; ++i) {
     ArgInfo arg;
@@ -247,7 +262,8 @@ void read_tables(Program& p, std::vector<Cursor>& table, const std::vector<std::
     if (ref.first != p.tokens.size() || ref.count > limits::kTokens) exprs.fail("expression out of range");
     for (std::uint32_t i = 0; i < ref.count; ++i) {
       const std::int64_t value = exprs.i64();
-      p.tokens.push_back({static_cast<ExprOp>(exprs.below<std::uint32_t>(kExprOps, "expression token")), value});
+      p.tokens.push_back(
+          {static_cast<ExprOp>(exprs.below<std::uint32_t>(kExprOps, "expression token")), value});
       exprs.zero(exprs.u32());
     }
   }
@@ -297,6 +313,7 @@ void read_tables(Program& p, std::vector<Cursor>& table, const std::vector<std::
   for (std::uint32_t i = 0; i < channel_count; ++i)
     for (std::uint32_t k = 0; k < held[i]; ++k) p.channels[i].blocks.push_back(channels.u32());
   for (std::size_t i = 3; i < kTables; ++i) table[i].end();
+  if (strings.met != strings.texts.size()) malformed("section STRS holds strings that nothing uses");
   // The peak is checked once the blocks themselves are known to be sane.
   validate(p);
   std::int64_t top = 0;
@@ -311,15 +328,20 @@ void malformed(const std::string& message) { throw Error("SC-E17", message); }
 void read_container(Program& p, Bytes data) {
   const Image image = unpack(data);
   std::vector<const Section*> known;
+  bool debug = false;
   for (const Section& s : image.sections) {
-    const bool is_known = s.tag == "UNIT" || std::find(std::begin(kTags), std::end(kTags), s.tag) != std::end(kTags);
+    const bool is_known =
+        s.tag == "UNIT" || std::find(std::begin(kTags), std::end(kTags), s.tag) != std::end(kTags);
     if (is_known) known.push_back(&s);
     if (!is_known && (s.flags & 1)) malformed("unknown required section " + s.tag);
+    if (is_known && !(s.flags & 1)) malformed("section " + s.tag + " is not marked required");
+    debug |= s.tag == kDebugTag;
   }
+  if (((image.flags & 2) != 0) != debug) malformed("header flag for debug data does not match the sections");
   for (std::size_t i = 0; i < kTables; ++i)
     if (i >= known.size() || known[i]->tag != kTags[i])
       malformed(std::string("section ") + kTags[i] + " is missing or out of order");
-  const std::vector<std::string> strings = read_strings(*known[0]);
+  Pool strings{read_strings(*known[0])};
   std::vector<Cursor> table;
   for (std::size_t i = 0; i < kTables; ++i) table.emplace_back(*known[i], strings);
   read_meta(p, table[1]);
@@ -341,7 +363,8 @@ void read_container(Program& p, Bytes data) {
   bool symbolic = false, indirect = false;
   for (const Symbol& s : p.symbols) symbolic |= s.kind == 1;
   for (const Dma& d : p.dmas) indirect |= !d.gathers.empty() || d.has_lanes;
-  if (((image.flags & 1) != 0) != symbolic) malformed("header flag for symbolic shapes does not match the symbols");
+  if (((image.flags & 1) != 0) != symbolic)
+    malformed("header flag for symbolic shapes does not match the symbols");
   if (image.features != ((indirect ? kIndirect : 0) | (p.pts.empty() ? 0 : kPt)))
     malformed("feature mask does not match the instructions");
 }

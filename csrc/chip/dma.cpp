@@ -21,7 +21,8 @@ struct Loop {
 /// One transfer with all operands read.
 class Transfer {
  public:
-  Transfer(Core& core, const Dma& dma, Unit unit) : core_(core), dma_(dma), unit_(unit), lx_(core.window(dma.lx, unit)) {
+  Transfer(Core& core, const Dma& dma, Unit unit)
+      : core_(core), dma_(dma), unit_(unit), lx_(core.window(dma.lx, unit)) {
     const auto get = [&](const Operand& o) { return core.value(o, unit); };
     ddr_ = get(dma.ddr);
     leaf_ = tail_ = dma.leaf;
@@ -30,7 +31,8 @@ class Transfer {
       const DmaDim& dim = dma.dims[d];
       Loop& l = loops_[rank_++];
       l.extent = get(dim.extent);
-      if (l.extent < 0) fail(core, unit, "DEV-06", "transfer extent " + std::to_string(l.extent) + " is negative");
+      if (l.extent < 0)
+        fail(core, unit, "DEV-06", "transfer extent " + std::to_string(l.extent) + " is negative");
       l.low = std::max<std::int64_t>(get(dim.lo), 0);
       l.high = std::min(get(dim.hi), l.extent);
       l.ddr = get(dim.ddr_stride);
@@ -86,7 +88,8 @@ class Transfer {
   /// Keeps every product and every sum of a walk far inside 64 bits.
   void bounded(std::int64_t stride, std::int64_t count) const {
     const Wide reach = Wide{stride} * count;
-    if (reach > kReach || reach < -kReach) fail(core_, unit_, "DEV-06", "a transfer reaches beyond 2^58 bytes");
+    if (reach > kReach || reach < -kReach)
+      fail(core_, unit_, "DEV-06", "a transfer reaches beyond 2^58 bytes");
   }
 
   static void span(std::int64_t stride, std::int64_t from, std::int64_t to, Wide& low, Wide& high) {
@@ -104,7 +107,7 @@ class Transfer {
     Loop& cut = loops_[rank_ - 1];
     cut.low = lo / 128;
     cut.high = (hi + 127) / 128;
-    head_ = lo % 128;                    // bytes to skip in the first stick
+    head_ = lo % 128;                   // bytes to skip in the first stick
     tail_ = hi - (cut.high - 1) * 128;  // bytes to write in the last one
     return true;
   }
@@ -239,7 +242,8 @@ class Transfer {
       // The innermost dims that no index depends on and that are contiguous become one leaf.
       while (rank_) {
         const Loop& inner = loops_[rank_ - 1];
-        const bool steady = std::all_of(inner.gather, inner.gather + gathers, [](std::int64_t s) { return s == 0; });
+        const bool steady =
+            std::all_of(inner.gather, inner.gather + gathers, [](std::int64_t s) { return s == 0; });
         if (!steady || inner.ddr != leaf_ || inner.lx != leaf_) break;
         ddr_ = narrow(core_, unit_, Wide{ddr_} + Wide{inner.low} * leaf_);
         lx_.origin += inner.low * leaf_;

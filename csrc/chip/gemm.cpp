@@ -11,8 +11,8 @@ namespace {
 
 using namespace simd;
 
-constexpr int kRows = 6, kColumns = 16;     // register tile
-constexpr int kDepth = 256, kPanel = 96;    // block of k, block of m (a multiple of kRows)
+constexpr int kRows = 6, kColumns = 16;   // register tile
+constexpr int kDepth = 256, kPanel = 96;  // block of k, block of m (a multiple of kRows)
 
 /// Rows of a block of a, kRows at a time, k-major; missing rows are zero.
 void pack_a(const float* a, bool transposed, int lda, int row, int rows, int from, int depth, float* out) {
@@ -21,7 +21,9 @@ void pack_a(const float* a, bool transposed, int lda, int row, int rows, int fro
       for (int r = 0; r < kRows; ++r) {
         const int m = row + i + r, k = from + p;
         const bool inside = i + r < rows;
-        *out++ = inside ? (transposed ? a[static_cast<std::ptrdiff_t>(k) * lda + m] : a[static_cast<std::ptrdiff_t>(m) * lda + k]) : 0.0f;
+        *out++ = inside ? (transposed ? a[static_cast<std::ptrdiff_t>(k) * lda + m]
+                                      : a[static_cast<std::ptrdiff_t>(m) * lda + k])
+                        : 0.0f;
       }
 }
 
@@ -31,7 +33,9 @@ void pack_b(const float* b, bool transposed, int ldb, int from, int depth, int n
     for (int p = 0; p < depth; ++p)
       for (int c = 0; c < kColumns; ++c) {
         const int k = from + p, column = j + c;
-        *out++ = column < n ? (transposed ? b[static_cast<std::ptrdiff_t>(column) * ldb + k] : b[static_cast<std::ptrdiff_t>(k) * ldb + column]) : 0.0f;
+        *out++ = column < n ? (transposed ? b[static_cast<std::ptrdiff_t>(column) * ldb + k]
+                                          : b[static_cast<std::ptrdiff_t>(k) * ldb + column])
+                            : 0.0f;
       }
 }
 
@@ -71,8 +75,9 @@ void own_gemm(const float* a, bool at, const float* b, bool bt, float* c, int m,
       pack_a(a, at, lda, row, rows, from, depth, pa.data());
       for (int j = 0; j < n; j += kColumns)
         for (int i = 0; i < rows; i += kRows)
-          tile(pa.data() + static_cast<std::ptrdiff_t>(i) * depth, pb.data() + static_cast<std::ptrdiff_t>(j) * depth,
-               depth, c + static_cast<std::ptrdiff_t>(row + i) * n + j, n, std::min(kRows, rows - i),
+          tile(pa.data() + static_cast<std::ptrdiff_t>(i) * depth,
+               pb.data() + static_cast<std::ptrdiff_t>(j) * depth, depth,
+               c + static_cast<std::ptrdiff_t>(row + i) * n + j, n, std::min(kRows, rows - i),
                std::min(kColumns, n - j));
     }
   }

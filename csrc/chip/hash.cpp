@@ -30,7 +30,8 @@ constexpr std::uint32_t root_bits(std::uint64_t n, int root) {
   while (high - low > 1) {
     const std::uint64_t mid = low + (high - low) / 2;
     const Wide square = static_cast<Wide>(mid) * mid;  // below 2^80, the cube below 2^120
-    const bool fits = root == 2 ? square <= (static_cast<Wide>(n) << 64) : square * mid <= (static_cast<Wide>(n) << 96);
+    const bool fits =
+        root == 2 ? square <= (static_cast<Wide>(n) << 64) : square * mid <= (static_cast<Wide>(n) << 96);
     (fits ? low : high) = mid;
   }
   return static_cast<std::uint32_t>(low);

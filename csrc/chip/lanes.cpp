@@ -73,7 +73,9 @@ F unsigned_value(F x) {
 }
 
 // Integer division by zero gives 0 in that lane (masked-out lanes may hold anything); INT_MIN / -1 wraps.
-std::int32_t divide(std::int32_t a, std::int32_t b) { return b == 0 ? 0 : static_cast<std::int32_t>(std::int64_t{a} / b); }
+std::int32_t divide(std::int32_t a, std::int32_t b) {
+  return b == 0 ? 0 : static_cast<std::int32_t>(std::int64_t{a} / b);
+}
 std::int32_t remainder(std::int32_t a, std::int32_t b) {
   return b == 0 ? 0 : static_cast<std::int32_t>(std::int64_t{a} % b);
 }

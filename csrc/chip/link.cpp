@@ -25,7 +25,8 @@ bool is_part(Opcode op) {
 }
 
 /// Types and definite setting of vector registers; returns 'f' or 'i' per register, 0 = unset.
-std::map<std::uint32_t, char> check_ops(const VecPart& vec, const std::vector<char>& inputs, const std::string& where) {
+std::map<std::uint32_t, char> check_ops(const VecPart& vec, const std::vector<char>& inputs,
+                                        const std::string& where) {
   std::map<std::uint32_t, char> types;
   for (std::uint32_t i = 0; i < inputs.size(); ++i) types[i] = inputs[i];
   for (const VOp& op : vec.ops) {
@@ -47,7 +48,8 @@ std::map<std::uint32_t, char> check_ops(const VecPart& vec, const std::vector<ch
     for (; used < 3; ++used) require(regs[used] == 0, what + " has too many operands");
     require(op.dst < limits::kVecRegisters, what + ": register out of range");
     if (op.op == VecOp::IOTA)
-      require(op.imm_int >= 0 && op.imm_int < static_cast<std::int64_t>(vec.extents.size()), what + ": no such dim");
+      require(op.imm_int >= 0 && op.imm_int < static_cast<std::int64_t>(vec.extents.size()),
+              what + ": no such dim");
     if (op.op == VecOp::CONST_I)
       require(op.imm_int >= INT32_MIN && op.imm_int <= INT32_MAX, what + ": constant exceeds 32 bits");
     types[op.dst] = facts.result == '?' ? free : facts.result;
@@ -79,7 +81,8 @@ Segment join(const Parts& parts, std::uint32_t number) {
   if (parts.pt) {
     const PtPart& pt = *parts.pt;
     require(rank == 3, where + ": PT needs a nest of rank 3 (b, m, n)");
-    require(pt.a != pt.b && loads.count(pt.a) && loads.count(pt.b), where + ": PT operands must be two loaded queues");
+    require(pt.a != pt.b && loads.count(pt.a) && loads.count(pt.b),
+            where + ": PT operands must be two loaded queues");
     require(sources[pt.a] == 'f' && sources[pt.b] == 'f', where + ": PT multiplies floats only");
     require(!sources.count(pt.out) && pt.out < limits::kQueues, where + ": the PT queue is written twice");
     sources.erase(pt.a);
@@ -97,7 +100,8 @@ Segment join(const Parts& parts, std::uint32_t number) {
   require(read.size() == sources.size(), where + ": the SFU does not read every filled queue");
   std::vector<char> types;
   for (std::uint32_t queue : s.vec.inputs) {
-    require(sources.count(queue), where + ": the SFU reads queue " + std::to_string(queue) + ", which is not filled");
+    require(sources.count(queue),
+            where + ": the SFU reads queue " + std::to_string(queue) + ", which is not filled");
     types.push_back(sources[queue]);
     if (s.has_pt && queue == s.pt.out) {
       s.input_load.push_back(-1);
@@ -124,14 +128,17 @@ Segment join(const Parts& parts, std::uint32_t number) {
     require(store.strides.size() == rank, where + ": rank of a store");
     const auto reg = regs.find(out.reg);
     require(reg != regs.end(), where + ": an output register is never set");
-    require((out.dims != 0) == (out.reduce != Reduce::NONE), where + ": a reduction needs dims, and dims a reduction");
+    require((out.dims != 0) == (out.reduce != Reduce::NONE),
+            where + ": a reduction needs dims, and dims a reduction");
     for (std::size_t d = 0; d < rank; ++d)
       if (out.dims >> d & 1)
-        require(store.strides[d] == Operand{}, where + ": the store of a reduced output must have stride 0 there");
+        require(store.strides[d] == Operand{},
+                where + ": the store of a reduced output must have stride 0 there");
     const bool int_reduce = out.reduce >= Reduce::ADD_I && out.reduce <= Reduce::MIN_I;
     if (out.reduce != Reduce::NONE)
       require(reg->second == (int_reduce ? 'i' : 'f'), where + ": reduction of a register of the other type");
-    require(reg->second == (is_integer(store.elem) ? 'i' : 'f'), where + ": store of a register of the other type");
+    require(reg->second == (is_integer(store.elem) ? 'i' : 'f'),
+            where + ": store of a register of the other type");
     s.stores.push_back(store);
   }
   return s;
@@ -218,7 +225,8 @@ class Linker {
     }
     for (Unit u : kComputeUnits)
       while (!stretch_ends(u)) {
-        require(!is_part(here(u).op), std::string(kUnitNames[index(u)]) + " has a segment part the SFU has not here");
+        require(!is_part(here(u).op),
+                std::string(kUnitNames[index(u)]) + " has a segment part the SFU has not here");
         emit(take(u));
       }
   }
@@ -295,7 +303,9 @@ void compile_lanes(Segment& s) {
   const int count = static_cast<int>(s.vec.ops.size());
   std::vector<std::array<std::uint32_t, 3>> reads(s.vec.ops.size());
   std::vector<std::uint32_t> result(s.vec.ops.size());
-  const auto arity = [&](int i) { return std::char_traits<char>::length(info(s.vec.ops[static_cast<std::size_t>(i)].op).operands); };
+  const auto arity = [&](int i) {
+    return std::char_traits<char>::length(info(s.vec.ops[static_cast<std::size_t>(i)].op).operands);
+  };
   for (int i = 0; i < count; ++i) {
     const VOp& op = s.vec.ops[static_cast<std::size_t>(i)];
     const std::uint32_t regs[3] = {op.a, op.b, op.c};
@@ -327,7 +337,8 @@ void compile_lanes(Segment& s) {
     free.pop_back();
     return buffer;
   };
-  for (std::uint32_t i = 0; i < s.vec.inputs.size(); ++i) s.input_buffer.push_back(values[i].buffer = fresh());
+  for (std::uint32_t i = 0; i < s.vec.inputs.size(); ++i)
+    s.input_buffer.push_back(values[i].buffer = fresh());
   for (int i = 0; i < count; ++i) {
     Value& v = values[result[static_cast<std::size_t>(i)]];
     if (v.last_use < 0) continue;

@@ -20,7 +20,8 @@ class Reservation {
  public:
   explicit Reservation(std::size_t bytes) : bytes_(bytes) {
     at_ = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (at_ == MAP_FAILED) throw Error("DEV-09", "the host cannot reserve " + std::to_string(bytes) + " bytes");
+    if (at_ == MAP_FAILED)
+      throw Error("DEV-09", "the host cannot reserve " + std::to_string(bytes) + " bytes");
   }
   ~Reservation() { ::munmap(at_, bytes_); }
   Reservation(const Reservation&) = delete;
@@ -121,7 +122,8 @@ struct Machine::Impl {
     if (args.size() != p.args.size() || table.size() != p.table_words)
       throw Error("SC-E11", p.name + ": arguments or value table do not belong to this program");
     for (std::size_t i = 0; i < args.size(); ++i) {
-      const bool inside = args[i].bytes <= options.ddr_bytes && args[i].address <= options.ddr_bytes - args[i].bytes;
+      const bool inside =
+          args[i].bytes <= options.ddr_bytes && args[i].address <= options.ddr_bytes - args[i].bytes;
       if (p.args[i].kind == 0 && !inside)
         throw Error("DEV-01", p.name + ": argument " + p.args[i].name + " lies outside DDR");
     }
@@ -155,7 +157,8 @@ struct Machine::Impl {
 };
 
 Machine::Machine(const MachineOptions& o) {
-  if (o.cores < 1 || o.cores > limits::kCores || o.lx_bytes < 128 || o.lx_bytes > limits::kLxBytes || o.lx_bytes % 128)
+  if (o.cores < 1 || o.cores > limits::kCores || o.lx_bytes < 128 || o.lx_bytes > limits::kLxBytes ||
+      o.lx_bytes % 128)
     throw Error("DEV-09", "a machine needs 1..1024 cores and whole sticks of LX");
   impl_ = std::make_unique<Impl>(o);
 }

@@ -27,7 +27,19 @@ inline bool is_integer(Elem e) {
 }
 
 enum class ExprOp : std::uint8_t {
-  CONST, SYM, CORE, SLOT, REG, ADD, SUB, MUL, FLOORDIV, CEILDIV, MOD, MIN, MAX
+  CONST,
+  SYM,
+  CORE,
+  SLOT,
+  REG,
+  ADD,
+  SUB,
+  MUL,
+  FLOORDIV,
+  CEILDIV,
+  MOD,
+  MIN,
+  MAX
 };
 inline constexpr int kExprOps = 13;
 struct Token {
@@ -47,7 +59,17 @@ struct Operand {
 };
 
 enum class Opcode : std::uint16_t {
-  LOOP = 1, END_LOOP, LET, ACQUIRE, RELEASE, DMA, SEG_LOAD, SEG_PT, SEG_VEC, SEG_STORE, END
+  LOOP = 1,
+  END_LOOP,
+  LET,
+  ACQUIRE,
+  RELEASE,
+  DMA,
+  SEG_LOAD,
+  SEG_PT,
+  SEG_VEC,
+  SEG_STORE,
+  END
 };
 
 /// One instruction of a stream or of linked code.

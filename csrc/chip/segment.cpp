@@ -4,23 +4,20 @@
 // outputs keep fp32 (int32) accumulators, one per output point, and are stored at the end.
 #include <algorithm>
 #include <bit>
-#include <limits>
 
 #include "chip/convert.h"
 #include "chip/execute.h"
 #include "chip/ops.h"
-#include "chip/simd.h"
+#include "chip/reduce.h"
 
 namespace loom::chip {
 
 namespace {
 
-using namespace simd;
-
-constexpr std::int64_t kBlock = 1024;            // lanes of a block; a buffer is 4 KiB
+constexpr std::int64_t kBlock = 1024;  // lanes of a block; a buffer is 4 KiB
 constexpr std::int64_t kMaxPoints = std::int64_t{1} << 40;
-constexpr std::int64_t kMaxSums = 1 << 24;       // accumulators of one output
-constexpr std::int64_t kMaxMatrix = 1 << 26;     // elements of one packed PT operand
+constexpr std::int64_t kMaxSums = 1 << 24;    // accumulators of one output
+constexpr std::int64_t kMaxMatrix = 1 << 26;  // elements of one packed PT operand
 constexpr int kMaxRank = static_cast<int>(limits::kRank);
 
 struct Stream {  // a port of the SFU
@@ -30,97 +27,6 @@ struct Stream {  // a port of the SFU
 };
 
 float as_float(std::int32_t v) { return std::bit_cast<float>(v); }
-
-/// The fold of a reduction: neutral element and combination, on lanes and on single values.
-struct Add {
-  static float neutral() { return 0.0f; }
-  static F join(F a, F b) { return a + b; }
-};
-struct Mul {
-  static float neutral() { return 1.0f; }
-  static F join(F a, F b) { return a * b; }
-};
-struct Max {
-  static float neutral() { return -std::numeric_limits<float>::infinity(); }
-  static F join(F a, F b) { return select((a > b) | (a != a), a, b); }
-};
-struct Min {
-  static float neutral() { return std::numeric_limits<float>::infinity(); }
-  static F join(F a, F b) { return select((a < b) | (a != a), a, b); }
-};
-struct AddI {
-  static float neutral() { return 0.0f; }
-  static F join(F a, F b) { return floats(reinterpret_cast<I>(reinterpret_cast<U>(a) + reinterpret_cast<U>(b))); }
-};
-struct MulI {
-  static float neutral() { return as_float(1); }
-  static F join(F a, F b) { return floats(reinterpret_cast<I>(reinterpret_cast<U>(a) * reinterpret_cast<U>(b))); }
-};
-struct MaxI {
-  static float neutral() { return as_float(INT32_MIN); }
-  static F join(F a, F b) { return floats(select(bits(a) > bits(b), bits(a), bits(b))); }
-};
-struct MinI {
-  static float neutral() { return as_float(INT32_MAX); }
-  static F join(F a, F b) { return floats(select(bits(a) < bits(b), bits(a), bits(b))); }
-};
-struct OrM {
-  static float neutral() { return 0.0f; }
-  static F join(F a, F b) { return one_where((a != 0.0f) | (b != 0.0f)); }
-};
-struct AndM {
-  static float neutral() { return 1.0f; }
-  static F join(F a, F b) { return one_where((a != 0.0f) & (b != 0.0f)); }
-};
-
-struct Fold {
-  float (*neutral)();
-  /// to = join(to, fold of from[0..n)).
-  void (*row)(float* to, const float* from, std::int64_t n);
-  /// to[i] = join(to[i], from[i]).
-  void (*lanes)(float* to, const float* from, std::int64_t n);
-};
-
-template <class Op>
-float fold_one(float a, float b) {
-  return Op::join(splat(a), splat(b))[0];
-}
-
-template <class Op>
-void fold_row(float* to, const float* from, std::int64_t n) {
-  constexpr int kWays = 4;
-  F part[kWays];
-  for (F& p : part) p = splat(Op::neutral());
-  std::int64_t i = 0;
-  for (; i + kWays * kWidth <= n; i += kWays * kWidth)
-    for (int w = 0; w < kWays; ++w) part[w] = Op::join(part[w], loadu<F>(from + i + w * kWidth));
-  for (; i + kWidth <= n; i += kWidth) part[0] = Op::join(part[0], loadu<F>(from + i));
-  if (i < n) {
-    F tail = splat(Op::neutral());
-    for (int k = 0; i < n; ++i, ++k) tail[k] = from[i];
-    part[1] = Op::join(part[1], tail);
-  }
-  F all = Op::join(Op::join(part[0], part[1]), Op::join(part[2], part[3]));
-  float lane[kWidth];
-  storeu(lane, all);
-  for (int half = kWidth / 2; half; half /= 2)
-    for (int k = 0; k < half; ++k) lane[k] = fold_one<Op>(lane[k], lane[k + half]);
-  *to = fold_one<Op>(*to, lane[0]);
-}
-
-template <class Op>
-void fold_lanes(float* to, const float* from, std::int64_t n) {
-  std::int64_t i = 0;
-  for (; i + kWidth <= n; i += kWidth) storeu(to + i, Op::join(loadu<F>(to + i), loadu<F>(from + i)));
-  for (; i < n; ++i) to[i] = fold_one<Op>(to[i], from[i]);
-}
-
-template <class Op>
-constexpr Fold fold() {
-  return {Op::neutral, fold_row<Op>, fold_lanes<Op>};
-}
-constexpr Fold kFolds[kReduces] = {{},           fold<Add>(),  fold<Mul>(),  fold<Max>(), fold<Min>(), fold<AddI>(),
-                                   fold<MulI>(), fold<MaxI>(), fold<MinI>(), fold<OrM>(), fold<AndM>()};
 
 class Run {
  public:
@@ -178,7 +84,8 @@ class Run {
 
   /// Convert a matrix to dense fp32. Row-major [rows, columns] unless only the row index is contiguous.
   const float* pack(const Stream& st, const std::uint8_t* base, std::int64_t rows, std::int64_t columns,
-                    std::int64_t row_stride, std::int64_t column_stride, Scratch& scratch, bool* transposed) const {
+                    std::int64_t row_stride, std::int64_t column_stride, Scratch& scratch,
+                    bool* transposed) const {
     *transposed = column_stride != 1 && row_stride == 1 && columns > 1 && rows > 1;
     float* to = scratch.floats(static_cast<std::size_t>(rows * columns));
     if (*transposed) {
@@ -190,11 +97,13 @@ class Run {
       return to;
     }
     const std::int64_t pitch = row_stride * bytes_of(st.elem);
-    for (std::int64_t r = 0; r < rows; ++r) load(st.elem, base + r * pitch, column_stride, to + r * columns, columns, Unit::L1LU);
+    for (std::int64_t r = 0; r < rows; ++r)
+      load(st.elem, base + r * pitch, column_stride, to + r * columns, columns, Unit::L1LU);
     return to;
   }
 
-  void load(Elem elem, const std::uint8_t* from, std::int64_t stride, float* to, std::int64_t n, Unit unit) const {
+  void load(Elem elem, const std::uint8_t* from, std::int64_t stride, float* to, std::int64_t n,
+            Unit unit) const {
     if (!load_lanes(elem, from, stride, to, n)) refuse(unit, "an int64 element does not fit in 32 bits");
   }
 
@@ -211,9 +120,11 @@ class Run {
     bool at = false, bt = false;
     for (std::int64_t i = 0; i < batch && m && n; ++i) {
       if (k && (!pa || a.stride[0]))
-        pa = pack(a, a.base + i * a.stride[0] * bytes_of(a.elem), m, k, a.stride[1], a.stride[2], work_.a, &at);
+        pa = pack(a, a.base + i * a.stride[0] * bytes_of(a.elem), m, k, a.stride[1], a.stride[2], work_.a,
+                  &at);
       if (k && (!pb || b.stride[0]))
-        pb = pack(b, b.base + i * b.stride[0] * bytes_of(b.elem), k, n, b.stride[1], b.stride[2], work_.b, &bt);
+        pb = pack(b, b.base + i * b.stride[0] * bytes_of(b.elem), k, n, b.stride[1], b.stride[2], work_.b,
+                  &bt);
       gemm(work_.sgemm, pa, at, pb, bt, product_ + i * m * n, static_cast<int>(m), static_cast<int>(n),
            static_cast<int>(k));
     }
@@ -298,7 +209,7 @@ class Run {
     for (std::size_t i = 0; i < out_.size(); ++i) {
       if (s_.vec.outputs[i].reduce == Reduce::NONE) continue;
       sums_[i].at = sums + sums_[i].first;
-      std::fill(sums_[i].at, sums_[i].at + sums_[i].count, kFolds[static_cast<int>(s_.vec.outputs[i].reduce)].neutral());
+      std::fill(sums_[i].at, sums_[i].at + sums_[i].count, fold_of(s_.vec.outputs[i].reduce).neutral());
     }
   }
 
@@ -315,7 +226,9 @@ class Run {
     inner_ = rank_ - 1;
     width_ = std::min(extent_[inner_], kBlock);
     row_ = inner_ - 1;
-    rows_ = row_ >= 0 && extent_[inner_] <= kBlock ? std::clamp<std::int64_t>(kBlock / extent_[inner_], 1, extent_[row_]) : 1;
+    rows_ = row_ >= 0 && extent_[inner_] <= kBlock
+                ? std::clamp<std::int64_t>(kBlock / extent_[inner_], 1, extent_[row_])
+                : 1;
   }
 
   void prepare_buffers() {
@@ -341,7 +254,8 @@ class Run {
         break;
       case VecOp::SCALAR_F:
       case VecOp::SCALAR_I: {
-        const Operand from = op.imm_int >= 0 ? Operand{OperandKind::SLOT, op.imm_int} : Operand{OperandKind::REG, -1 - op.imm_int};
+        const Operand from = op.imm_int >= 0 ? Operand{OperandKind::SLOT, op.imm_int}
+                                             : Operand{OperandKind::REG, -1 - op.imm_int};
         const std::int64_t number = core_.value(from, Unit::SFU);
         if (op.op == VecOp::SCALAR_I && number != static_cast<std::int32_t>(number))
           refuse(Unit::SFU, "scalar " + std::to_string(number) + " does not fit in 32 bits");
@@ -392,7 +306,8 @@ class Run {
         load(st.elem, from, along, to, width, Unit::L1LU);
         for (std::int64_t r = 1; r < rows; ++r) std::copy_n(to, width, to + r * width);
       } else {
-        for (std::int64_t r = 0; r < rows; ++r) load(st.elem, from + r * step * size, along, to + r * width, width, Unit::L1LU);
+        for (std::int64_t r = 0; r < rows; ++r)
+          load(st.elem, from + r * step * size, along, to + r * width, width, Unit::L1LU);
       }
     }
     std::size_t iota = 0;
@@ -419,20 +334,24 @@ class Run {
       }
   }
 
-  void store(const Stream& st, const std::int64_t* at, const float* from, std::int64_t rows, std::int64_t width) const {
+  void store(const Stream& st, const std::int64_t* at, const float* from, std::int64_t rows,
+             std::int64_t width) const {
     const int size = bytes_of(st.elem);
     std::uint8_t* to = st.base + offset(st.stride, at) * size;
     const std::int64_t step = row_step(st.stride), along = st.stride[inner_];
     if (rows == 1 || step == along * width) return store_lanes(st.elem, from, to, along, rows * width);
-    for (std::int64_t r = 0; r < rows; ++r) store_lanes(st.elem, from + r * width, to + r * step * size, along, width);
+    for (std::int64_t r = 0; r < rows; ++r)
+      store_lanes(st.elem, from + r * width, to + r * step * size, along, width);
   }
 
-  void accumulate(std::size_t i, const std::int64_t* at, const float* from, std::int64_t rows, std::int64_t width) const {
-    const Fold& fold = kFolds[static_cast<int>(s_.vec.outputs[i].reduce)];
+  void accumulate(std::size_t i, const std::int64_t* at, const float* from, std::int64_t rows,
+                  std::int64_t width) const {
+    const Fold& fold = fold_of(s_.vec.outputs[i].reduce);
     float* to = sums_[i].at + offset(sums_[i].stride, at);
     const std::int64_t step = row_step(sums_[i].stride);
     const bool along = mask_[i] >> inner_ & 1;
-    if (along && step == 0 && row_ >= 0 && rows > 1 && (mask_[i] >> row_ & 1)) return fold.row(to, from, rows * width);
+    if (along && step == 0 && row_ >= 0 && rows > 1 && (mask_[i] >> row_ & 1))
+      return fold.row(to, from, rows * width);
     for (std::int64_t r = 0; r < rows; ++r, to += step, from += width)
       along ? fold.row(to, from, width) : fold.lanes(to, from, width);
   }
@@ -489,6 +408,8 @@ class Run {
 
 }  // namespace
 
-std::int64_t run_segment(Core& core, const Segment& segment, Workspace& work) { return Run(core, segment, work).run(); }
+std::int64_t run_segment(Core& core, const Segment& segment, Workspace& work) {
+  return Run(core, segment, work).run();
+}
 
 }  // namespace loom::chip

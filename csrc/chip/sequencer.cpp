@@ -30,9 +30,10 @@ std::string CoreRun::waits() const {
     if (state_[s].pc >= program_->code[s].size()) continue;
     const Instr& in = program_->code[s][state_[s].pc];
     const Channel& c = program_->channels[in.a];
-    text += std::string(text.empty() ? "" : "; ") + kUnitNames[static_cast<int>(in.unit)] + " waits for " + c.name +
-            (in.b ? ".full" : ".empty") + " (empty " + std::to_string(core_->credits[2 * in.a]) + ", full " +
-            std::to_string(core_->credits[2 * in.a + 1]) + ", phases " + std::to_string(c.phases) + ")";
+    text += std::string(text.empty() ? "" : "; ") + kUnitNames[static_cast<int>(in.unit)] + " waits for " +
+            c.name + (in.b ? ".full" : ".empty") + " (empty " + std::to_string(core_->credits[2 * in.a]) +
+            ", full " + std::to_string(core_->credits[2 * in.a + 1]) + ", phases " +
+            std::to_string(c.phases) + ")";
   }
   return text;
 }
@@ -40,7 +41,8 @@ std::string CoreRun::waits() const {
 void CoreRun::spend(std::int64_t work_units) {
   steps_left_ -= 1 + work_units / 1024;
   if (steps_left_ < 0)
-    throw Error("DEV-07", program_->name + ": core " + std::to_string(core_->number) + " exceeds its step limit");
+    throw Error("DEV-07",
+                program_->name + ": core " + std::to_string(core_->number) + " exceeds its step limit");
 }
 
 /// Register operands are per stream, so the streams of the compute group must agree.

@@ -59,11 +59,21 @@ inline F each(F x, Fn fn) {
   for (int i = 0; i < kWidth; ++i) x[i] = fn(x[i]);
   return x;
 }
-inline F sqrt(F x) { return each(x, [](float v) { return std::sqrt(v); }); }
-inline F floor(F x) { return each(x, [](float v) { return std::floor(v); }); }
-inline F ceil(F x) { return each(x, [](float v) { return std::ceil(v); }); }
-inline F nearest(F x) { return each(x, [](float v) { return std::nearbyint(v); }); }
-inline F trunc(F x) { return each(x, [](float v) { return std::trunc(v); }); }
+inline F sqrt(F x) {
+  return each(x, [](float v) { return std::sqrt(v); });
+}
+inline F floor(F x) {
+  return each(x, [](float v) { return std::floor(v); });
+}
+inline F ceil(F x) {
+  return each(x, [](float v) { return std::ceil(v); });
+}
+inline F nearest(F x) {
+  return each(x, [](float v) { return std::nearbyint(v); });
+}
+inline F trunc(F x) {
+  return each(x, [](float v) { return std::trunc(v); });
+}
 inline I to_int(F x) {
   I r{};
   for (int i = 0; i < kWidth; ++i)

@@ -16,7 +16,8 @@ constexpr int kLeaves[] = {128, 1, 2, 4};
 
 class Reader {
  public:
-  Reader(Unit unit, std::span<const std::uint8_t> words) : unit_(unit), words_(words), count_(words.size() / 4) {}
+  Reader(Unit unit, std::span<const std::uint8_t> words)
+      : unit_(unit), words_(words), count_(words.size() / 4) {}
 
   std::uint32_t begin() {
     start_ = at_;
@@ -44,7 +45,8 @@ class Reader {
   }
   std::uint32_t raw(std::int64_t limit, const char* what) {
     const std::uint32_t value = tagged(Kind::RAW);
-    if (value > limit) fail(std::string(what) + " " + std::to_string(value) + " exceeds " + std::to_string(limit));
+    if (value > limit)
+      fail(std::string(what) + " " + std::to_string(value) + " exceeds " + std::to_string(limit));
     return value;
   }
   std::int64_t wide() {
@@ -84,8 +86,8 @@ class Reader {
     return ref;
   }
   [[noreturn]] void fail(const std::string& message) const {
-    malformed(std::string("unit ") + kUnitNames[static_cast<int>(unit_)] + ", word " + std::to_string(start_) +
-              ": " + message);
+    malformed(std::string("unit ") + kUnitNames[static_cast<int>(unit_)] + ", word " +
+              std::to_string(start_) + ": " + message);
   }
 
  private:
@@ -112,7 +114,8 @@ Dma read_dma(Reader& r, Unit unit) {
   const std::uint32_t rank = r.raw(limits::kRank, "transfer rank");
   for (std::uint32_t i = 0; i < rank; ++i) {
     DmaDim dim;
-    for (Operand* field : {&dim.extent, &dim.lo, &dim.hi, &dim.ddr_stride, &dim.lx_stride}) *field = r.operand();
+    for (Operand* field : {&dim.extent, &dim.lo, &dim.hi, &dim.ddr_stride, &dim.lx_stride})
+      *field = r.operand();
     d.dims.push_back(dim);
   }
   d.byte_lo = r.operand();
@@ -188,7 +191,8 @@ VecPart read_vec(Reader& r) {
   part.corelet_dim = static_cast<int>(r.raw(rank, "corelet dim")) - 1;
   for (std::uint32_t i = 0, n = r.raw(limits::kVecPorts, "inputs"); i < n; ++i)
     part.inputs.push_back(r.tagged(Kind::QUEUE));
-  for (std::uint32_t i = 0, n = r.raw(limits::kVecOps, "operations"); i < n; ++i) part.ops.push_back(read_op(r));
+  for (std::uint32_t i = 0, n = r.raw(limits::kVecOps, "operations"); i < n; ++i)
+    part.ops.push_back(read_op(r));
   for (std::uint32_t i = 0, n = r.raw(limits::kVecPorts, "outputs"); i < n; ++i) {
     VecOut out{};
     out.reg = r.raw(limits::kVecRegisters - 1, "register");
@@ -215,7 +219,8 @@ void read_stream(Program& p, Unit unit, std::span<const std::uint8_t> words) {
   for (std::int64_t count = 1;; ++count) {
     const std::uint32_t code = r.begin();
     if (count > limits::kInstructions) r.fail("too many instructions");
-    if (code < 1 || code > static_cast<std::uint32_t>(Opcode::END)) r.fail("unknown opcode " + std::to_string(code));
+    if (code < 1 || code > static_cast<std::uint32_t>(Opcode::END))
+      r.fail("unknown opcode " + std::to_string(code));
     Instr in{static_cast<Opcode>(code), unit, 0, 0, {}};
     const auto here = static_cast<std::uint32_t>(stream.size());
     switch (in.op) {

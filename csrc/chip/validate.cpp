@@ -43,7 +43,8 @@ void check_profile(const Program& p) {
                   p.corelets <= limits::kCorelets && p.lx_bytes > 0 && p.lx_bytes <= limits::kLxBytes &&
                   p.lx_bytes % 128 == 0;
   if (!ok) throw Error("SC-E15", "device profile out of range");
-  require(p.cores >= 1 && p.cores <= p.profile_cores, str(p.cores) + " cores used of " + str(p.profile_cores));
+  require(p.cores >= 1 && p.cores <= p.profile_cores,
+          str(p.cores) + " cores used of " + str(p.profile_cores));
 }
 
 void check_tables(const Program& p) {
@@ -67,7 +68,8 @@ void check_tables(const Program& p) {
     check_expr(p, p.lets[i], bit(ExprOp::CONST) | bit(ExprOp::SLOT) | bit(ExprOp::REG),
                "let expression " + std::to_string(i));
   for (const Block& b : p.blocks) {
-    require(b.phases >= 1 && b.phases <= limits::kPhases, "LX block " + b.name + ": " + str(b.phases) + " phases");
+    require(b.phases >= 1 && b.phases <= limits::kPhases,
+            "LX block " + b.name + ": " + str(b.phases) + " phases");
     require(b.address >= 0 && b.address % 128 == 0 && b.address < p.lx_bytes,
             "LX block " + b.name + ": address " + str(b.address));
     require(b.bytes > 0 && b.bytes % 128 == 0 && b.bytes <= limits::kLxBytes,
@@ -75,7 +77,8 @@ void check_tables(const Program& p) {
     require(b.address + b.bytes * b.phases <= p.lx_bytes, "LX block " + b.name + " ends outside LX");
   }
   for (const Channel& c : p.channels) {
-    require(c.phases >= 1 && c.phases <= limits::kPhases, "channel " + c.name + ": " + str(c.phases) + " phases");
+    require(c.phases >= 1 && c.phases <= limits::kPhases,
+            "channel " + c.name + ": " + str(c.phases) + " phases");
     require(c.producer != c.consumer, "channel " + c.name + ": both ends are one unit");
     for (std::uint32_t b : c.blocks) {
       require(b < p.blocks.size(), "channel " + c.name + ": block " + str(b));
@@ -131,7 +134,8 @@ class StreamCheck {
           const ExprRef e = p_.lets[in.b];
           for (std::uint32_t i = 0; i < e.count; ++i) {
             const Token& t = p_.tokens[e.first + i];
-            need(t.op != ExprOp::REG || set_[static_cast<std::size_t>(t.value)], "a register is read before it is set");
+            need(t.op != ExprOp::REG || set_[static_cast<std::size_t>(t.value)],
+                 "a register is read before it is set");
           }
           set(in.a);
           break;
@@ -171,10 +175,13 @@ class StreamCheck {
 
  private:
   void need(bool ok, const char* message) const {
-    if (!ok) malformed(std::string(kUnitNames[static_cast<int>(unit_)]) + " instruction " + str(count_) + ": " + message);
+    if (!ok)
+      malformed(std::string(kUnitNames[static_cast<int>(unit_)]) + " instruction " + str(count_) + ": " +
+                message);
   }
   void number(const Operand& o) const {
-    if (o.kind == OperandKind::SLOT) need(o.value < static_cast<std::int64_t>(p_.slots.size()), "slot out of range");
+    if (o.kind == OperandKind::SLOT)
+      need(o.value < static_cast<std::int64_t>(p_.slots.size()), "slot out of range");
     if (o.kind == OperandKind::REG)
       need(o.value < limits::kRegisters && set_[static_cast<std::size_t>(o.value)],
            "a register is read before it is set");

@@ -46,7 +46,8 @@ inline F exp2(F x) {
 }
 
 inline F expm1(F x) {
-  static constexpr float kP[] = {1.6666667e-01f, 4.166648e-02f, 8.333282e-03f, 1.3933397e-03f, 1.9909814e-04f};
+  static constexpr float kP[] = {1.6666667e-01f, 4.166648e-02f, 8.333282e-03f, 1.3933397e-03f,
+                                 1.9909814e-04f};
   const F in = select((x > -20.0f) & (x < 89.0f), x, splat(0.0f));
   const F n = nearest(in * kLog2E);
   const F r = fma(n, splat(-kLn2Tail), fma(n, splat(-kLn2Head), in));
@@ -70,8 +71,9 @@ inline F log_parts(F x, F* e) {
   return floats(b - (k << 23)) - 1.0f;
 }
 inline F log1p_poly(F f) {  // (log(1 + f) - f + f^2 / 2) / f^3
-  static constexpr float kP[] = {3.333331e-01f,  -2.4999987e-01f, 2.0002227e-01f,  -1.666925e-01f, 1.4218655e-01f,
-                                 -1.2384372e-01f, 1.187302e-01f,   -1.1789685e-01f, 6.915126e-02f};
+  static constexpr float kP[] = {3.333331e-01f,  -2.4999987e-01f, 2.0002227e-01f,
+                                 -1.666925e-01f, 1.4218655e-01f,  -1.2384372e-01f,
+                                 1.187302e-01f,  -1.1789685e-01f, 6.915126e-02f};
   return horner(f, kP);
 }
 /// Zero, infinity, NaN and negative arguments of a logarithm.
@@ -125,8 +127,8 @@ inline F tanh(F x) {
 inline F erf(F x) {
   static constexpr float kNear[] = {1.2837917e-01f, -3.7612638e-01f, 1.1283783e-01f, -2.6865445e-02f,
                                     5.221075e-03f,  -8.484711e-04f,  1.1270545e-04f, -9.680139e-06f};
-  static constexpr float kFar[] = {-1.04406114e-04f, 1.1290866e+00f,  6.344833e-01f,    1.06558174e-01f,
-                                   -2.3478951e-02f,  3.1528557e-03f,  -2.3059902e-05f,  -8.317083e-05f,
+  static constexpr float kFar[] = {-1.04406114e-04f, 1.1290866e+00f, 6.344833e-01f,   1.06558174e-01f,
+                                   -2.3478951e-02f,  3.1528557e-03f, -2.3059902e-05f, -8.317083e-05f,
                                    1.5029804e-05f,   -9.3821234e-07f};  // -log erfc on 0.95..4
   const F a = abs(x), z = x * x;
   const F near = fma(x, horner(z, kNear), x);

@@ -35,15 +35,15 @@ std::uint16_t df16_to_half(std::uint16_t code) {
 template <Phys P>
 struct Codec;
 
-#define LOOM_FLOAT_CODEC(P, Type, LOAD, STORE)                                           \
-  template <>                                                                            \
-  struct Codec<P> {                                                                      \
-    using T = Type;                                                                      \
-    static float load(T x) { return LOAD; }                                              \
-    static T store(float v) { return STORE; }                                            \
-    static T store(double d) { return store(static_cast<float>(d)); }                    \
-    static T store(std::int64_t i) { return store(static_cast<float>(i)); }              \
-    static constexpr bool checked = false;                                               \
+#define LOOM_FLOAT_CODEC(P, Type, LOAD, STORE)                              \
+  template <>                                                               \
+  struct Codec<P> {                                                         \
+    using T = Type;                                                         \
+    static float load(T x) { return LOAD; }                                 \
+    static T store(float v) { return STORE; }                               \
+    static T store(double d) { return store(static_cast<float>(d)); }       \
+    static T store(std::int64_t i) { return store(static_cast<float>(i)); } \
+    static constexpr bool checked = false;                                  \
   }
 
 LOOM_FLOAT_CODEC(Phys::F16, std::uint16_t, half_to_float(x), float_to_half(v));
@@ -110,8 +110,8 @@ template <>
 struct Codec<Phys::I32N> : IntCodec<std::int32_t, true> {};
 
 template <typename D, typename S>
-std::size_t checked_run(typename D::T* d, std::ptrdiff_t ds, const typename S::T* s, std::ptrdiff_t ss, std::size_t n,
-                        std::int64_t* bad) {
+std::size_t checked_run(typename D::T* d, std::ptrdiff_t ds, const typename S::T* s, std::ptrdiff_t ss,
+                        std::size_t n, std::int64_t* bad) {
   for (std::size_t i = 0; i < n; ++i) {
     const std::int64_t v = D::wide(S::load(s[static_cast<std::ptrdiff_t>(i) * ss]));
     if (v != static_cast<std::int32_t>(v)) {
@@ -124,7 +124,8 @@ std::size_t checked_run(typename D::T* d, std::ptrdiff_t ds, const typename S::T
 }
 
 template <Phys PD, Phys PS>
-std::size_t generic(void* dst, std::ptrdiff_t ds, const void* src, std::ptrdiff_t ss, std::size_t n, std::int64_t* bad) {
+std::size_t generic(void* dst, std::ptrdiff_t ds, const void* src, std::ptrdiff_t ss, std::size_t n,
+                    std::int64_t* bad) {
   using D = Codec<PD>;
   using S = Codec<PS>;
   auto* d = static_cast<typename D::T*>(dst);
@@ -155,7 +156,8 @@ std::size_t generic(void* dst, std::ptrdiff_t ds, const void* src, std::ptrdiff_
     if (ds == 1 && ss == 1) {
       for (std::size_t i = 0; i < n; ++i) d[i] = D::store(S::load(s[i]));
     } else {
-      for (std::size_t i = 0; i < n; ++i) d[std::ptrdiff_t(i) * ds] = D::store(S::load(s[std::ptrdiff_t(i) * ss]));
+      for (std::size_t i = 0; i < n; ++i)
+        d[std::ptrdiff_t(i) * ds] = D::store(S::load(s[std::ptrdiff_t(i) * ss]));
     }
     return n;
   }
@@ -193,15 +195,17 @@ std::size_t half_to_df16(void* dst, std::ptrdiff_t ds, const void* src, std::ptr
   for (; i + kBlock <= n; i += kBlock) {
     const Vec h = load_vec(s + i);
     const Vec magnitude = h & U16(0x7FFF);
-    const VecS special = std::bit_cast<VecS>(magnitude) > std::int16_t(0x7BFF);
+    const Vec infinite = std::bit_cast<Vec>(magnitude == U16(0x7C00));
+    const Vec nan = std::bit_cast<Vec>(std::bit_cast<VecS>(magnitude) > std::int16_t(0x7C00));
     const VecS zero = magnitude == U16(0);
     const VecS small = (std::bit_cast<VecS>(magnitude) < std::int16_t(0x400)) & ~zero;
     if (any(small)) [[unlikely]] {
       for (std::size_t k = 0; k < kBlock; ++k) d[i + k] = df16::from_float(half_to_float(s[i + k]));
       continue;
     }
-    Vec code = ((magnitude + U16(0x4001)) >> 1) | (h & U16(0x8000));
-    code = (code & ~std::bit_cast<Vec>(special)) | (std::bit_cast<Vec>(special) & U16(df16::kMerged));
+    Vec code = (magnitude + U16(0x4001)) >> 1;
+    code = ((code & ~infinite) | (infinite & U16(df16::kLargest))) | (h & U16(0x8000));
+    code = (code & ~nan) | (nan & U16(df16::kMerged));
     code &= ~std::bit_cast<Vec>(zero);
     std::memcpy(d + i, &code, sizeof code);
   }

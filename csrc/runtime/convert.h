@@ -10,8 +10,8 @@ namespace loom::rt {
 
 /// Converts `n` elements; strides count elements of each side. Returns the number of elements done: less
 /// than `n` means that element does not fit the destination and `*bad` holds it.
-using Convert = std::size_t (*)(void* dst, std::ptrdiff_t dst_stride, const void* src, std::ptrdiff_t src_stride,
-                                std::size_t n, std::int64_t* bad);
+using Convert = std::size_t (*)(void* dst, std::ptrdiff_t dst_stride, const void* src,
+                                std::ptrdiff_t src_stride, std::size_t n, std::int64_t* bad);
 
 /// The conversion for a pair of bit patterns; every pair has one.
 Convert converter(Phys dst, Phys src);

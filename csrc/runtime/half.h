@@ -42,7 +42,9 @@ inline std::uint16_t float_to_half(float value) {
 #endif
 }
 
-inline float bf16_to_float(std::uint16_t b) { return std::bit_cast<float>(static_cast<std::uint32_t>(b) << 16); }
+inline float bf16_to_float(std::uint16_t b) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(b) << 16);
+}
 
 inline std::uint16_t float_to_bf16(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);

@@ -19,7 +19,8 @@ std::vector<HostDim> geometry(std::span<const std::int64_t> sizes, std::span<con
   std::vector<HostDim> dims;
   for (std::size_t i = 0; i < sizes.size(); ++i)
     if (sizes[i] != 1) dims.push_back({sizes[i], strides[i]});
-  std::stable_sort(dims.begin(), dims.end(), [](const HostDim& a, const HostDim& b) { return a.stride > b.stride; });
+  std::stable_sort(dims.begin(), dims.end(),
+                   [](const HostDim& a, const HostDim& b) { return a.stride > b.stride; });
   std::int64_t expected = 1;
   bool dense = true;
   for (auto d = dims.rbegin(); d != dims.rend(); ++d) {
@@ -44,9 +45,7 @@ Dims device_strides(const Dims& size) {
   return out;
 }
 
-void finish(Layout& l) {
-  l.bytes = product(l.device_size) * format_bytes(l.format);
-}
+void finish(Layout& l) { l.bytes = product(l.device_size) * format_bytes(l.format); }
 
 void build_default(Layout& l, const std::vector<HostDim>& dims) {
   const std::int64_t lanes = rt::lanes(l.format);
@@ -143,8 +142,9 @@ LayoutPtr make_layout(Kind kind, Format format, std::span<const std::int64_t> si
   return l;
 }
 
-LayoutPtr make_custom(Format format, std::span<const std::int64_t> sizes, std::span<const std::int64_t> strides,
-                      const Dims& device_size, const Dims& stride_map) {
+LayoutPtr make_custom(Format format, std::span<const std::int64_t> sizes,
+                      std::span<const std::int64_t> strides, const Dims& device_size,
+                      const Dims& stride_map) {
   if (device_size.size() != stride_map.size() || device_size.empty())
     throw std::invalid_argument("device_size and stride_map must have the same number of dims, at least one");
   if (device_size.back() != lanes(format))
@@ -165,7 +165,8 @@ LayoutPtr make_custom(Format format, std::span<const std::int64_t> sizes, std::s
   for (std::size_t i = device_size.size(); i-- > 0;) {
     const std::int64_t map = stride_map[i];
     if (map <= 0 || device_size[i] == 1) continue;
-    auto axis = std::find_if(l->axes.begin(), l->axes.end(), [&](const AxisMap& a) { return a.host_stride <= map; });
+    auto axis =
+        std::find_if(l->axes.begin(), l->axes.end(), [&](const AxisMap& a) { return a.host_stride <= map; });
     if (axis == l->axes.end() || map % axis->host_stride != 0)
       throw std::invalid_argument("stride_map entry " + std::to_string(map) + " matches no host dim");
     axis->digits.push_back({map / axis->host_stride, device_size[i], device[i]});
@@ -174,12 +175,13 @@ LayoutPtr make_custom(Format format, std::span<const std::int64_t> sizes, std::s
     std::sort(a.digits.begin(), a.digits.end(), [](const Digit& x, const Digit& y) { return x.div < y.div; });
     std::int64_t covered = 1;
     for (const Digit& d : a.digits) {
-      if (d.div != covered) throw std::invalid_argument("the layout does not give each host element one place");
+      if (d.div != covered)
+        throw std::invalid_argument("the layout does not give each host element one place");
       covered *= d.mod;
     }
     if (covered < a.size)
-      throw std::invalid_argument("the layout holds " + std::to_string(covered) + " of " + std::to_string(a.size) +
-                                  " elements of a host dim");
+      throw std::invalid_argument("the layout holds " + std::to_string(covered) + " of " +
+                                  std::to_string(a.size) + " elements of a host dim");
     std::reverse(a.digits.begin(), a.digits.end());
   }
   l->regular = false;

@@ -65,8 +65,8 @@ LayoutPtr make_layout(Kind kind, Format format, std::span<const std::int64_t> si
 
 /// Raw layout from public fields; throws std::invalid_argument when some host element has no place or
 /// shares one.
-LayoutPtr make_custom(Format format, std::span<const std::int64_t> sizes, std::span<const std::int64_t> strides,
-                      const Dims& device_size, const Dims& stride_map);
+LayoutPtr make_custom(Format format, std::span<const std::int64_t> sizes,
+                      std::span<const std::int64_t> strides, const Dims& device_size, const Dims& stride_map);
 
 /// True when both put every host element at the same device element.
 bool same_bytes(const Layout& a, const Layout& b);

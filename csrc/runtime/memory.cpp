@@ -41,10 +41,12 @@ void Counter::sub(std::int64_t n) {
 }
 
 Memory::Memory(int card, Passed passed, void* context) : card_(card), passed_(passed), context_(context) {
-  void* p = ::mmap(nullptr, kAddressSpace, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* p = ::mmap(nullptr, kAddressSpace, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (p == MAP_FAILED)
-    throw std::runtime_error("Failed to initialize Spyre runtime: cannot reserve 128 GiB of address space for card " +
-                             std::to_string(card) + ": " + std::strerror(errno));
+    throw std::runtime_error(
+        "Failed to initialize Spyre runtime: cannot reserve 128 GiB of address space for card " +
+        std::to_string(card) + ": " + std::strerror(errno));
   base_ = static_cast<std::uint8_t*>(p);
   ::madvise(base_, kAddressSpace, MADV_HUGEPAGE);
   // Address 0 stays unused, so that no live block has it.
@@ -112,7 +114,8 @@ std::uint64_t Memory::allocate(std::uint64_t bytes, Arena arena) {
   const std::uint64_t rounded = round_up(bytes, kAlignment);
   if (!pending_.empty()) reclaim();
   Pool& pool = pools_[static_cast<int>(arena)];
-  const std::uint64_t capacity = limit_ != 0 && arena == Arena::Tensors ? std::min(limit_, kCapacity) : kCapacity;
+  const std::uint64_t capacity =
+      limit_ != 0 && arena == Arena::Tensors ? std::min(limit_, kCapacity) : kCapacity;
   std::uint64_t address = 0;
   if (held() + rounded > capacity || !take(pool, rounded, &address)) refuse(bytes, arena);
   pool.live[address] = {rounded, bytes};
@@ -174,14 +177,13 @@ void Memory::refuse(std::uint64_t bytes, Arena arena) {
   std::vector<std::pair<std::uint64_t, std::uint64_t>> rows(counts.begin(), counts.end());
   std::sort(rows.begin(), rows.end(),
             [](const auto& a, const auto& b) { return a.first * a.second > b.first * b.second; });
-  std::string text = "Spyre out of memory. Tried to allocate " + readable(bytes) +
-                     (arena == Arena::Programs ? " for a program" : "") + " on card " + std::to_string(card_) +
-                     ": capacity " + readable(capacity) + ", held by tensors " +
-                     readable(static_cast<std::uint64_t>(stats_.allocated_bytes.current)) + ", waiting for streams " +
-                     readable(held() - stats_.programs_bytes -
-                              static_cast<std::uint64_t>(stats_.allocated_bytes.current)) +
-                     ", programs " + readable(stats_.programs_bytes) + ", largest free block " + readable(largest) +
-                     ".";
+  std::string text =
+      "Spyre out of memory. Tried to allocate " + readable(bytes) +
+      (arena == Arena::Programs ? " for a program" : "") + " on card " + std::to_string(card_) +
+      ": capacity " + readable(capacity) + ", held by tensors " +
+      readable(static_cast<std::uint64_t>(stats_.allocated_bytes.current)) + ", waiting for streams " +
+      readable(held() - stats_.programs_bytes - static_cast<std::uint64_t>(stats_.allocated_bytes.current)) +
+      ", programs " + readable(stats_.programs_bytes) + ", largest free block " + readable(largest) + ".";
   if (!rows.empty()) text += "\n  blocks x size = total";
   for (std::size_t i = 0; i < std::min<std::size_t>(rows.size(), 5); ++i)
     text += "\n  " + std::to_string(rows[i].second) + " x " + readable(rows[i].first) + " = " +
@@ -210,13 +212,15 @@ MemoryStats Memory::stats() const {
 
 void Memory::reset_peak() {
   const std::lock_guard lock(mutex_);
-  for (Counter* c : {&stats_.allocated_bytes, &stats_.reserved_bytes, &stats_.requested_bytes, &stats_.allocations})
+  for (Counter* c :
+       {&stats_.allocated_bytes, &stats_.reserved_bytes, &stats_.requested_bytes, &stats_.allocations})
     c->peak = c->current;
 }
 
 void Memory::reset_accumulated() {
   const std::lock_guard lock(mutex_);
-  for (Counter* c : {&stats_.allocated_bytes, &stats_.reserved_bytes, &stats_.requested_bytes, &stats_.allocations})
+  for (Counter* c :
+       {&stats_.allocated_bytes, &stats_.reserved_bytes, &stats_.requested_bytes, &stats_.allocations})
     c->increased = c->decreased = 0;
   stats_.ooms = stats_.retries = 0;
 }
@@ -227,7 +231,8 @@ std::vector<BlockInfo> Memory::snapshot() const {
   for (const auto& [address, block] : pools_[0].live) out.push_back({address, block.bytes, true});
   for (const auto& [address, bytes] : pools_[0].free)
     if (address < pools_[0].top) out.push_back({address, std::min(bytes, pools_[0].top - address), false});
-  std::sort(out.begin(), out.end(), [](const BlockInfo& a, const BlockInfo& b) { return a.address < b.address; });
+  std::sort(out.begin(), out.end(),
+            [](const BlockInfo& a, const BlockInfo& b) { return a.address < b.address; });
   return out;
 }
 

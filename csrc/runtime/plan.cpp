@@ -69,6 +69,14 @@ Clock& clock_state() {
   return *c;
 }
 
+/// Rates in force, null while the clock is off.
+std::shared_ptr<const chip::ClockParams> clock_params() {
+  Clock& c = clock_state();
+  if (!c.on.load(std::memory_order_relaxed)) return nullptr;
+  const std::lock_guard lock(c.mutex);
+  return c.params;
+}
+
 std::atomic<int> blocking_mode{-1};  // -1: not set, follow the settings
 
 std::string describe(const Plan& plan, const char* what, const Origin& origin) {
@@ -91,17 +99,9 @@ void execute(Packet& p) {
     auto* slot = card.memory().host(p.slot);
     if (bytes != 0) std::memcpy(slot, p.table.data(), bytes);
     card.run(p.plan->program(), {reinterpret_cast<const std::int64_t*>(slot), p.table.size()}, p.args);
+    if (const auto params = clock_params()) card.add_modelled(p.plan->modelled_ns(p.args, p.table, *params));
   } catch (const std::exception& e) {
     throw LaunchError(describe(*p.plan, e.what(), p.origin));
-  }
-  Clock& clock = clock_state();
-  if (clock.on.load(std::memory_order_relaxed)) {
-    std::shared_ptr<const chip::ClockParams> params;
-    {
-      const std::lock_guard lock(clock.mutex);
-      params = clock.params;
-    }
-    if (params) card.add_modelled(p.plan->modelled_ns(p.args, p.table, *params));
   }
 }
 
@@ -182,8 +182,8 @@ double Plan::modelled_ns(std::span<const chip::ArgValue> args, std::span<const s
 /// The part of a launch that sees inside a plan.
 class Launcher {
  public:
-  static void run(const std::shared_ptr<const Plan>& plan, std::span<const chip::ArgValue> args, Stream& stream,
-                  const Origin& origin) {
+  static void run(const std::shared_ptr<const Plan>& plan, std::span<const chip::ArgValue> args,
+                  Stream& stream, const Origin& origin) {
     Ring& ring = plan->card_.rings().rings[stream.id()];
     Packet* p = ring.take();
     p->plan = plan;

@@ -96,7 +96,8 @@ Stream& Card::stream(std::uint64_t id) {
 }
 
 std::uint64_t Card::next_stream(bool high) {
-  return high ? 1 + kLowStreams + next_high_.fetch_add(1) % kHighStreams : 1 + next_low_.fetch_add(1) % kLowStreams;
+  return high ? 1 + kLowStreams + next_high_.fetch_add(1) % kHighStreams
+              : 1 + next_low_.fetch_add(1) % kLowStreams;
 }
 
 void Card::synchronize() {
@@ -113,13 +114,14 @@ void Card::synchronize() {
   if (first) std::rethrow_exception(first);
 }
 
-void Card::run(const chip::Program& program, std::span<const std::int64_t> table, std::span<const chip::ArgValue> args) {
+void Card::run(const chip::Program& program, std::span<const std::int64_t> table,
+               std::span<const chip::ArgValue> args) {
   const std::lock_guard lock(machine_mutex_);
   if (!machine_) {
     chip::MachineOptions o;
     o.cores = settings().cores;
     o.lx_bytes = settings().lx_bytes;
-    o.threads = settings().threads != 0 ? settings().threads
+    o.threads = settings().threads != 0       ? settings().threads
                 : services.threads != nullptr ? services.threads()
                                               : static_cast<int>(std::thread::hardware_concurrency());
     o.ddr = memory_.base();
@@ -138,16 +140,18 @@ Card& card(int index) {
         "Cannot use the spyre device in a forked child process: its streams and memory belong to the parent. "
         "Start the child with the 'spawn' method (torch.multiprocessing.set_start_method('spawn'))");
   if (index < 0 || index >= settings().cards)
-    throw DeviceError("spyre device " + std::to_string(index) + " does not exist: " +
-                      std::to_string(settings().cards) + " visible (TORCH_LOOM_CARDS)");
+    throw DeviceError("spyre device " + std::to_string(index) +
+                      " does not exist: " + std::to_string(settings().cards) + " visible (TORCH_LOOM_CARDS)");
   Card* c = s.cards[static_cast<std::size_t>(index)].load(std::memory_order_acquire);
   if (c != nullptr) return *c;
   const std::lock_guard lock(s.mutex);
   c = s.cards[static_cast<std::size_t>(index)].load(std::memory_order_acquire);
   if (c == nullptr) {
     if (s.tokens == nullptr) {
-      void* p = ::mmap(nullptr, kMaxCards * kTokenSpan, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-      if (p == MAP_FAILED) throw DeviceError("Failed to initialize Spyre runtime: no address space for tokens");
+      void* p = ::mmap(nullptr, kMaxCards * kTokenSpan, PROT_NONE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      if (p == MAP_FAILED)
+        throw DeviceError("Failed to initialize Spyre runtime: no address space for tokens");
       s.tokens = static_cast<std::uint8_t*>(p);
       ::pthread_atfork(nullptr, nullptr, &after_fork_in_child);
     }
@@ -197,6 +201,14 @@ Record::~Record() {
     if (!s.idle()) after.push_back({id, s.issued()});
   }
   card->memory().free(address, std::move(after));
+}
+
+void note_use(Record& r, std::uint64_t stream) {
+  if (r.stream == stream || r.bytes == 0) return;
+  const std::lock_guard lock(r.mutex);
+  for (std::uint64_t s : r.streams)
+    if (s == stream) return;
+  r.streams.push_back(stream);
 }
 
 std::unique_ptr<Record> allocate(Card& card, Dtype dtype, LayoutPtr layout, std::uint64_t host_bytes,

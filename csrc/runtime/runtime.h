@@ -25,12 +25,12 @@ struct DeviceError : std::runtime_error {
 
 /// Numbers that hold for the whole process, read from the environment when the runtime starts.
 struct Settings {
-  int cards = 1;            // TORCH_LOOM_CARDS
-  int threads = 0;          // TORCH_LOOM_THREADS; 0: ask the host framework
+  int cards = 1;    // TORCH_LOOM_CARDS
+  int threads = 0;  // TORCH_LOOM_THREADS; 0: ask the host framework
   int cores = 32;
   std::int64_t lx_bytes = 2 << 20;
-  bool ieee = false;        // TORCH_LOOM_NUMERICS=ieee
-  bool blocking = false;    // TORCH_LOOM_BLOCKING=1: launches return after execution
+  bool ieee = false;      // TORCH_LOOM_NUMERICS=ieee
+  bool blocking = false;  // TORCH_LOOM_BLOCKING=1: launches return after execution
 };
 const Settings& settings();
 
@@ -111,18 +111,21 @@ struct Record {
   std::uint64_t address = 0;  // device address of the block; 0 for empty storages
   std::uint64_t bytes = 0;    // on the device
   std::uint64_t host_bytes = 0;
-  Dtype dtype = Dtype::U8;    // what the storage holds, seen from the host
-  bool raw = false;           // bytes allocated before any tensor gave them a type
+  Dtype dtype = Dtype::U8;  // what the storage holds, seen from the host
+  bool raw = false;         // bytes allocated before any tensor gave them a type
   LayoutPtr layout;
-  std::uint64_t stream = 0;               // stream current at allocation
-  std::mutex mutex;                       // guards `streams`
-  std::vector<std::uint64_t> streams;     // other streams that use the block (record_stream)
+  std::uint64_t stream = 0;            // stream current at allocation
+  std::mutex mutex;                    // guards `streams`
+  std::vector<std::uint64_t> streams;  // other streams that use the block (record_stream)
 
   std::uint8_t* base() const { return card->memory().host(address); }
   /// The token handed out as a pointer: unique, never dereferenceable, null for empty storages.
   void* token() const;
   ~Record();
 };
+
+/// Remembers that `stream` uses the record's block, so that freeing waits for it.
+void note_use(Record&, std::uint64_t stream);
 
 /// New storage record with undefined content.
 std::unique_ptr<Record> allocate(Card&, Dtype, LayoutPtr, std::uint64_t host_bytes, std::uint64_t stream);

@@ -35,7 +35,9 @@ class Stream {
   /// Runs a task in order and returns when it is done; its error is thrown here, earlier ones are kept.
   void run(const std::function<void()>& task);
   /// True when everything submitted so far is done.
-  bool idle() const { return done_.load(std::memory_order_acquire) >= issued_.load(std::memory_order_acquire); }
+  bool idle() const {
+    return done_.load(std::memory_order_acquire) >= issued_.load(std::memory_order_acquire);
+  }
   bool passed(std::uint64_t ticket) const { return done_.load(std::memory_order_acquire) >= ticket; }
   std::uint64_t issued() const { return issued_.load(std::memory_order_acquire); }
   /// Waits for everything submitted so far, then throws the first kept error, if any, and forgets it.

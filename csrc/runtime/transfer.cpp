@@ -35,8 +35,7 @@ struct Refined {
 class Placement {
  public:
   Placement(const Layout& l, std::int64_t offset) : layout_(l), used_(l.axes.size()) {
-    for (std::size_t j = 0; j < used_.size(); ++j)
-      used_[j] = offset / l.axes[j].host_stride % l.axes[j].size;
+    for (std::size_t j = 0; j < used_.size(); ++j) used_[j] = offset / l.axes[j].host_stride % l.axes[j].size;
   }
 
   /// Places a dim of extent n and host stride s. Returns 0 when done, m > 1 when the dim must first be
@@ -148,7 +147,8 @@ class Loops {
  public:
   Loops(const Plan& plan, const Side& dst, const Side& src)
       : plan_(plan), convert_(converter(dst.phys, src.phys)), dst_(make_cursor(dst)), src_(make_cursor(src)) {
-    constant_ = std::all_of(plan.moves[1].begin(), plan.moves[1].end(), [](const Move& m) { return m.step == 0; });
+    constant_ =
+        std::all_of(plan.moves[1].begin(), plan.moves[1].end(), [](const Move& m) { return m.step == 0; });
     if (constant_ && one(value_, 1, src_.address(), 1, 1)) constant_ = true;
   }
 
@@ -237,7 +237,8 @@ void order_dims(Plan& plan, const Side& dst) {
     if (b.stick) return std::pair{1, std::max<std::int64_t>(b.step, 1)};
     return std::pair{2, step};
   };
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return rank(a) > rank(b); });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return rank(a) > rank(b); });
   Plan sorted;
   for (std::size_t d : order) {
     sorted.sizes.push_back(plan.sizes[d]);
@@ -256,7 +257,8 @@ void by_element(const Dims& sizes, const Side& dst, const Side& src) {
     const std::int64_t d = dst.layout != nullptr ? dst.layout->at(h[0]) : h[0];
     const std::int64_t s = src.layout != nullptr ? src.layout->at(h[1]) : h[1];
     std::int64_t bad = 0;
-    if (convert(dst.base + d * dst_bytes, 1, src.base + s * src_bytes, 1, 1, &bad) != 1) throw ValueError(bad);
+    if (convert(dst.base + d * dst_bytes, 1, src.base + s * src_bytes, 1, 1, &bad) != 1)
+      throw ValueError(bad);
     std::size_t dim = sizes.size();
     for (;;) {
       if (dim == 0) return;

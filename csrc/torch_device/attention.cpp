@@ -26,13 +26,15 @@ namespace {
 using at::Tensor;
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt, c10::SymInt, Tensor, Tensor, Tensor> attention(
-    const Tensor& query, const Tensor& key, const Tensor& value, const std::optional<Tensor>& bias, double dropout,
-    bool causal, bool debug_mask, std::optional<double> scale) {
-  TORCH_CHECK(!debug_mask, "Spyre backend does not support: scaled_dot_product_attention with return_debug_mask");
-  auto [out, weights] =
-      at::_scaled_dot_product_attention_math(query, key, value, bias, dropout, causal, std::nullopt, scale, false);
+    const Tensor& query, const Tensor& key, const Tensor& value, const std::optional<Tensor>& bias,
+    double dropout, bool causal, bool debug_mask, std::optional<double> scale) {
+  TORCH_CHECK(!debug_mask,
+              "Spyre backend does not support: scaled_dot_product_attention with return_debug_mask");
+  auto [out, weights] = at::_scaled_dot_product_attention_math(query, key, value, bias, dropout, causal,
+                                                               std::nullopt, scale, false);
   const auto none = at::empty({0}, query.options());
-  const auto log_sum = at::empty({query.size(0), query.size(1), query.size(2)}, query.options().dtype(at::kFloat));
+  const auto log_sum =
+      at::empty({query.size(0), query.size(1), query.size(2)}, query.options().dtype(at::kFloat));
   const auto seed = at::empty({}, at::TensorOptions().dtype(at::kLong));
   return {out, log_sum, Tensor(), Tensor(), query.sym_size(2), key.sym_size(2), seed, seed, none};
 }

@@ -1,4 +1,6 @@
 // What PyTorch asks of a device beyond operators: guard (device, streams, events), hooks, generators.
+#include "torch_device/backend.h"
+
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <c10/core/DeviceGuard.h>
@@ -9,7 +11,6 @@
 #include <mutex>
 
 #include "runtime/event.h"
-#include "torch_device/backend.h"
 #include "torch_device/storage.h"
 
 namespace loom::dev {
@@ -45,14 +46,16 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::DeviceCapability getDeviceCapability(c10::Device) const override {
     c10::DeviceCapability c;
     c.capability_data.capability_bits = 0;
-    for (auto t : {c10::kIndex_Half, c10::kIndex_BFloat16, c10::kIndex_Float, c10::kIndex_Bool, c10::kIndex_Long,
-                   c10::kIndex_Int, c10::kIndex_Short, c10::kIndex_Char, c10::kIndex_Byte, c10::kIndex_Float8_e4m3fn,
-                   c10::kIndex_Float8_e5m2fnuz})
+    for (auto t : {c10::kIndex_Half, c10::kIndex_BFloat16, c10::kIndex_Float, c10::kIndex_Bool,
+                   c10::kIndex_Long, c10::kIndex_Int, c10::kIndex_Short, c10::kIndex_Char, c10::kIndex_Byte,
+                   c10::kIndex_Float8_e4m3fn, c10::kIndex_Float8_e5m2fnuz})
       c.capability_data.capability_bits |= std::uint64_t{1} << t;
     return c;
   }
 
-  c10::Stream getStream(c10::Device d) const override { return make_stream(index_of(d), current_stream(index_of(d))); }
+  c10::Stream getStream(c10::Device d) const override {
+    return make_stream(index_of(d), current_stream(index_of(d)));
+  }
   c10::Stream getDefaultStream(c10::Device d) const override { return make_stream(index_of(d), 0); }
   c10::Stream getStreamFromGlobalPool(c10::Device d, bool high) const override {
     return make_stream(index_of(d), rt::card(index_of(d)).next_stream(high));
@@ -72,7 +75,8 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     if (rt::started() || rt::in_bad_fork()) rt::card(i).synchronize();
   }
 
-  void record(void** event, const c10::Stream& s, const c10::DeviceIndex, const c10::EventFlag) const override {
+  void record(void** event, const c10::Stream& s, const c10::DeviceIndex,
+              const c10::EventFlag) const override {
     if (*event == nullptr) *event = new rt::Event;
     static_cast<rt::Event*>(*event)->record(rt::card(s.device_index()), stream_of(s));
   }
@@ -113,7 +117,9 @@ class Generator final : public c10::GeneratorImpl {
   void set_offset(std::uint64_t) override { TORCH_CHECK(false, "spyre generators have no offset"); }
   std::uint64_t get_offset() const override { TORCH_CHECK(false, "spyre generators have no offset"); }
   void set_state(const c10::TensorImpl& s) override { cpu_.unsafeGetGeneratorImpl()->set_state(s); }
-  c10::intrusive_ptr<c10::TensorImpl> get_state() const override { return cpu_.unsafeGetGeneratorImpl()->get_state(); }
+  c10::intrusive_ptr<c10::TensorImpl> get_state() const override {
+    return cpu_.unsafeGetGeneratorImpl()->get_state();
+  }
   at::Generator& cpu() { return cpu_; }
 
  private:
@@ -152,7 +158,9 @@ struct Hooks final : at::PrivateUse1HooksInterface {
     if (i >= 0 && i < device_count()) set_current_device(i);
     return before;
   }
-  const at::Generator& getDefaultGenerator(c10::DeviceIndex i) const override { return default_generator_ref(i); }
+  const at::Generator& getDefaultGenerator(c10::DeviceIndex i) const override {
+    return default_generator_ref(i);
+  }
   at::Generator getNewGenerator(c10::DeviceIndex i) const override {
     return at::make_generator<Generator>(i < 0 ? current_device() : i);
   }
@@ -200,7 +208,8 @@ at::Generator default_generator(c10::DeviceIndex i) { return default_generator_r
 at::Generator host_generator(const std::optional<at::Generator>& g, c10::DeviceIndex i) {
   const at::Generator& chosen = g.has_value() && g->defined() ? *g : default_generator_ref(i);
   auto* own = dynamic_cast<Generator*>(chosen.unsafeGetGeneratorImpl());
-  TORCH_CHECK(own != nullptr, "Expected a 'spyre' device type for generator but found '", chosen.device().type(), "'");
+  TORCH_CHECK(own != nullptr, "Expected a 'spyre' device type for generator but found '",
+              chosen.device().type(), "'");
   return own->cpu();
 }
 

@@ -6,6 +6,10 @@
 // storage range it covers.
 #include <ATen/ATen.h>
 
+#include <algorithm>
+#include <iterator>
+#include <mutex>
+
 #include "runtime/transfer.h"
 #include "torch_device/storage.h"
 
@@ -16,7 +20,8 @@ rt::Dims dims(c10::IntArrayRef a) { return {a.begin(), a.end()}; }
 
 rt::Side device_side(const at::Tensor& t) {
   const rt::Record& r = record_of(t);
-  return {r.base(), r.layout.get(), rt::device_phys(r.dtype, r.layout->format), dims(t.strides()), t.storage_offset()};
+  return {r.base(), r.layout.get(), rt::device_phys(r.dtype, r.layout->format), dims(t.strides()),
+          t.storage_offset()};
 }
 
 rt::Side host_side(const at::Tensor& t) {
@@ -26,13 +31,74 @@ rt::Side host_side(const at::Tensor& t) {
 
 bool typed(const at::Tensor& t) { return record_of(t).dtype == dtype_of(t.scalar_type()); }
 
-void move(const at::Tensor& dst, const rt::Side& to, const rt::Side& from, c10::DeviceIndex card) {
-  const rt::Dims sizes = dims(dst.sizes());
+/// Host memory that queued transfers still read or write. It is let go by the threads that copy, never by
+/// a stream's thread, which must not run Python finalizers.
+class Keeper {
+ public:
+  void hold(rt::Stream& stream, std::uint64_t ticket, c10::Storage storage) {
+    const std::lock_guard lock(mutex_);
+    held_.push_back({&stream, ticket, std::move(storage)});
+  }
+  void release() {
+    std::vector<Held> passed;
+    {
+      const std::lock_guard lock(mutex_);
+      if (held_.empty()) return;
+      const auto split = std::stable_partition(held_.begin(), held_.end(),
+                                               [](const Held& h) { return !h.stream->passed(h.ticket); });
+      passed.assign(std::make_move_iterator(split), std::make_move_iterator(held_.end()));
+      held_.erase(split, held_.end());
+    }
+  }
+
+ private:
+  struct Held {
+    rt::Stream* stream;
+    std::uint64_t ticket;
+    c10::Storage storage;
+  };
+  std::mutex mutex_;
+  std::vector<Held> held_;
+};
+
+Keeper& keeper() {
+  static auto* k = new Keeper;
+  return *k;
+}
+
+/// Tells the allocator that `stream` uses a block that another stream allocated.
+void note_use(const at::Tensor& t, std::uint64_t stream) {
+  if (t.device().type() == kSpyre) rt::note_use(record_of(t), stream);
+}
+
+/// Queues or runs one transfer on the current stream of `card`. It is queued when the stream is busy, cannot
+/// fail, and no host memory of the caller would be touched after the return: both sides on the device, or
+/// `host` (which is then kept) pinned or private to this library.
+void move(const at::Tensor& dst, const at::Tensor& src, const rt::Side& to, const rt::Side& from,
+          c10::DeviceIndex card, const at::Tensor* host, bool may_queue) {
+  const std::uint64_t id = current_stream(card);
+  rt::Stream& stream = rt::card(card).stream(id);
+  note_use(dst, id);
+  note_use(src, id);
+  keeper().release();
+  const bool can_fail = to.phys == rt::Phys::I32N && from.phys != rt::Phys::I32N;
+  rt::Dims sizes = dims(dst.sizes());
+  if (may_queue && !can_fail && !stream.idle()) {
+    // The layouts outlive their storages here; the blocks do so by the allocator's stream rule.
+    rt::LayoutPtr keep_to = to.layout != nullptr ? record_of(dst).layout : nullptr;
+    rt::LayoutPtr keep_from = from.layout != nullptr ? record_of(src).layout : nullptr;
+    const std::uint64_t ticket =
+        stream.submit([sizes = std::move(sizes), to, from, keep_to = std::move(keep_to),
+                       keep_from = std::move(keep_from)] { rt::transfer(sizes, to, from); });
+    if (host != nullptr) keeper().hold(stream, ticket, host->storage());
+    return;
+  }
   try {
-    rt::card(card).stream(current_stream(card)).run([&] { rt::transfer(sizes, to, from); });
+    stream.run([&] { rt::transfer(sizes, to, from); });
   } catch (const rt::ValueError& e) {
-    TORCH_CHECK(false, "the value ", e.value, " does not fit: the device holds torch.int64 as 32-bit integers (", -2147483648LL,
-                " .. ", 2147483647LL, ")");
+    TORCH_CHECK(false, "the value ", e.value,
+                " does not fit: the device holds torch.int64 as 32-bit integers (", -2147483648LL, " .. ",
+                2147483647LL, ")");
   }
 }
 
@@ -59,11 +125,12 @@ struct Image {
     buffer = at::empty({count * item}, at::TensorOptions().dtype(at::kByte));
     const rt::Side to{static_cast<std::uint8_t*>(buffer.data_ptr()), nullptr, rt::host_phys(r.dtype), {1}, 0};
     rt::transfer({count}, to, side(r));
-    view = at::from_blob(static_cast<std::uint8_t*>(buffer.data_ptr()) + (low - first * item), t.sizes(), t.strides(),
-                         t.options().device(at::kCPU));
+    view = at::from_blob(static_cast<std::uint8_t*>(buffer.data_ptr()) + (low - first * item), t.sizes(),
+                         t.strides(), t.options().device(at::kCPU));
   }
   void write_back(const rt::Record& r) const {
-    const rt::Side from{static_cast<std::uint8_t*>(buffer.data_ptr()), nullptr, rt::host_phys(r.dtype), {1}, 0};
+    const rt::Side from{
+        static_cast<std::uint8_t*>(buffer.data_ptr()), nullptr, rt::host_phys(r.dtype), {1}, 0};
     rt::transfer({count}, side(r), from);
   }
   rt::Side side(const rt::Record& r) const {
@@ -76,8 +143,8 @@ void drain(const at::Tensor& t) {
   rt::card(i).stream(current_stream(i)).drain();
 }
 
-/// Copy whose device sides all mean their storage's type.
-void copy_typed(const at::Tensor& dst, const at::Tensor& src) {
+/// Copy whose device sides all mean their storage's type. `may_queue` speaks of the host side's memory.
+void copy_typed(const at::Tensor& dst, const at::Tensor& src, bool may_queue = false) {
   const bool to_device = dst.device().type() == kSpyre, from_device = src.device().type() == kSpyre;
   if (to_device && from_device) {
     if (dst.device() != src.device() || dst.is_alias_of(src)) {
@@ -86,7 +153,7 @@ void copy_typed(const at::Tensor& dst, const at::Tensor& src) {
       copy_typed(host, src);
       return copy_typed(dst, host);
     }
-    return move(dst, device_side(dst), device_side(src), dst.device().index());
+    return move(dst, src, device_side(dst), device_side(src), dst.device().index(), nullptr, true);
   }
   const at::Tensor& host = to_device ? src : dst;
   if (dtype_of(host.scalar_type()) == rt::Dtype::None) {
@@ -97,18 +164,26 @@ void copy_typed(const at::Tensor& dst, const at::Tensor& src) {
     return;
   }
   if (to_device) {
-    move(dst, device_side(dst), host_side(src), dst.device().index());
+    move(dst, src, device_side(dst), host_side(src), dst.device().index(), &host, may_queue);
   } else {
-    move(dst, host_side(dst), device_side(src), src.device().index());
+    move(dst, src, host_side(dst), device_side(src), src.device().index(), &host, may_queue);
   }
 }
 
 }  // namespace
 
+void copy_private(const at::Tensor& dst, const at::Tensor& host) {
+  if (dst.numel() == 0) return;
+  typed(dst) ? copy_typed(dst, host, true) : copy_elements(dst, host, false);
+}
+
 void copy_elements(const at::Tensor& dst, const at::Tensor& src, bool non_blocking) {
   if (dst.numel() == 0) return;
+  if (src.is_neg() || src.is_conj())
+    return copy_elements(dst, src.resolve_conj().resolve_neg(), non_blocking);
   for (const at::Tensor* t : {&dst, &src})
-    TORCH_CHECK(t->device().type() == kSpyre || t->is_cpu(), "Unsupported copy types: spyre tensors exchange data with cpu and spyre tensors, not with ",
+    TORCH_CHECK(t->device().type() == kSpyre || t->is_cpu(),
+                "Unsupported copy types: spyre tensors exchange data with cpu and spyre tensors, not with ",
                 t->device());
   const bool image_src = src.device().type() == kSpyre && !typed(src);
   const bool image_dst = dst.device().type() == kSpyre && !typed(dst);
@@ -130,7 +205,8 @@ void copy_elements(const at::Tensor& dst, const at::Tensor& src, bool non_blocki
     image.write_back(record_of(dst));
     return;
   }
-  copy_typed(dst, src);
+  const at::Tensor& host = src.is_cpu() ? src : dst;
+  copy_typed(dst, src, non_blocking && host.is_cpu() && rt::is_pinned(host.storage().data()));
 }
 
 }  // namespace loom::dev

@@ -36,7 +36,8 @@ std::string full_name(const c10::OperatorHandle& op) {
 /// argument runs.
 class LentGenerator {
  public:
-  explicit LentGenerator(at::Generator device) : device_(std::move(device)), host_(at::detail::getDefaultCPUGenerator()) {
+  explicit LentGenerator(at::Generator device)
+      : device_(std::move(device)), host_(at::detail::getDefaultCPUGenerator()) {
     const std::lock_guard lock(host_.mutex());
     saved_ = host_.get_state();
     host_.set_state(device_.get_state());

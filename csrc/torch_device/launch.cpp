@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <bit>
+#include <chrono>
 
 #include "runtime/plan.h"
 #include "torch_device/storage.h"
@@ -19,26 +20,27 @@ namespace {
 thread_local std::vector<chip::ArgValue> scratch;
 
 [[noreturn]] void bad_argument(const rt::Plan& plan, std::size_t i, const std::string& what) {
-  throw rt::LaunchError("kernel '" + plan.name() + "': argument " + std::to_string(i) + " ('" + plan.args()[i].name +
-                        "') " + what);
+  throw rt::LaunchError("kernel '" + plan.name() + "': argument " + std::to_string(i) + " ('" +
+                        plan.args()[i].name + "') " + what);
 }
 
 chip::ArgValue buffer(const rt::Plan& plan, std::size_t i, PyObject* o, std::uint64_t stream) {
-  if (!THPVariable_Check(o)) bad_argument(plan, i, std::string("must be a spyre tensor, got ") + Py_TYPE(o)->tp_name);
+  if (!THPVariable_Check(o))
+    bad_argument(plan, i, std::string("must be a spyre tensor, got ") + Py_TYPE(o)->tp_name);
   const at::Tensor& t = THPVariable_Unpack(o);
-  if (t.device().type() != kSpyre) bad_argument(plan, i, "must be a spyre tensor, got one on " + t.device().str());
+  if (t.device().type() != kSpyre)
+    bad_argument(plan, i, "must be a spyre tensor, got one on " + t.device().str());
   rt::Record& r = record_of(t);
   if (r.card != &plan.card())
-    bad_argument(plan, i, "lies on " + t.device().str() + ", the plan was prepared for spyre:" +
-                              std::to_string(plan.card().index()));
+    bad_argument(plan, i,
+                 "lies on " + t.device().str() +
+                     ", the plan was prepared for spyre:" + std::to_string(plan.card().index()));
   const auto elem = static_cast<int>(r.layout->format);
   if (r.bytes != 0 && elem != plan.args()[i].elem)
-    bad_argument(plan, i, "has device format " + std::string(rt::format_name(r.layout->format)) + ", the kernel takes " +
-                              rt::format_name(static_cast<rt::Format>(plan.args()[i].elem)));
-  if (r.stream != stream) {
-    const std::lock_guard lock(r.mutex);
-    if (std::find(r.streams.begin(), r.streams.end(), stream) == r.streams.end()) r.streams.push_back(stream);
-  }
+    bad_argument(plan, i,
+                 "has device format " + std::string(rt::format_name(r.layout->format)) +
+                     ", the kernel takes " + rt::format_name(static_cast<rt::Format>(plan.args()[i].elem)));
+  rt::note_use(r, stream);
   return {r.address, r.bytes, 0};
 }
 
@@ -97,7 +99,8 @@ rt::Origin origin() {
   }
   const py::object file = py::reinterpret_steal<py::object>(
       PyObject_GetAttrString(reinterpret_cast<PyObject*>(code), "co_filename"));
-  auto text = std::make_shared<const std::string>(py::str(file).cast<std::string>() + ":" + std::to_string(key.line));
+  auto text =
+      std::make_shared<const std::string>(py::str(file).cast<std::string>() + ":" + std::to_string(key.line));
   known->emplace(key, text);
   return text;
 }
@@ -114,7 +117,8 @@ void launch(const std::shared_ptr<rt::Plan>& plan, PyObject* const* items, std::
 struct Items {
   py::object sequence;
   explicit Items(const py::handle& h)
-      : sequence(py::reinterpret_steal<py::object>(PySequence_Fast(h.ptr(), "launch takes a list of arguments"))) {
+      : sequence(
+            py::reinterpret_steal<py::object>(PySequence_Fast(h.ptr(), "launch takes a list of arguments"))) {
     if (!sequence) throw py::error_already_set();
   }
   PyObject* const* data() const { return PySequence_Fast_ITEMS(sequence.ptr()); }
@@ -130,7 +134,8 @@ std::shared_ptr<rt::Plan> prepare(const py::object& source, const std::string& n
   if (PyBytes_AsStringAndSize(image.ptr(), &data, &size) != 0) throw py::error_already_set();
   rt::Card& card = rt::card(device < 0 ? current_device() : device);
   const py::gil_scoped_release release;
-  return rt::Plan::prepare(card, {reinterpret_cast<const std::uint8_t*>(data), static_cast<std::size_t>(size)}, name);
+  return rt::Plan::prepare(
+      card, {reinterpret_cast<const std::uint8_t*>(data), static_cast<std::size_t>(size)}, name);
 }
 
 py::list numbers(const rt::LaunchRecord& r) {
@@ -152,12 +157,32 @@ chip::Timing time_of(const rt::Plan& plan, const py::object& source, const chip:
   if (py::isinstance<rt::LaunchRecord>(source)) {
     const auto& record = source.cast<const rt::LaunchRecord&>();
     if (record.plan.get() != &plan)
-      throw py::value_error("the record is of kernel '" + record.plan->name() + "', not of '" + plan.name() + "'");
+      throw py::value_error("the record is of kernel '" + record.plan->name() + "', not of '" + plan.name() +
+                            "'");
     return plan.time(record.args, params);
   }
   const Items items(source);
   const auto args = values(plan, items.data(), items.size(), 0);
   return plan.time(args, params);
+}
+
+/// Microseconds of one launch below the Python layer: best of several rounds, the queue empty before each.
+double measure_launch(const std::shared_ptr<rt::Plan>& plan, const py::object& arguments, int calls) {
+  const std::uint64_t id = current_stream(static_cast<c10::DeviceIndex>(plan->card().index()));
+  const Items items(arguments);
+  const auto args = values(*plan, items.data(), items.size(), id);
+  const py::gil_scoped_release release;
+  rt::Stream& stream = plan->card().stream(id);
+  double best = 1e300;
+  for (int round = 0; round < 7; ++round) {
+    stream.synchronize();
+    const auto start = std::chrono::steady_clock::now();
+    for (int i = 0; i < calls; ++i) rt::launch(plan, args, stream, nullptr);
+    const std::chrono::duration<double, std::micro> took = std::chrono::steady_clock::now() - start;
+    best = std::min(best, took.count() / calls);
+  }
+  stream.synchronize();
+  return best;
 }
 
 int host_threads() { return at::get_num_threads(); }
@@ -221,7 +246,8 @@ void bind_launch(py::module_& m) {
       .def_property_readonly("args",
                              [](const rt::Plan& p) {
                                py::list out;
-                               for (const auto& a : p.args()) out.append(py::make_tuple(a.name, a.kind, a.elem, a.access));
+                               for (const auto& a : p.args())
+                                 out.append(py::make_tuple(a.name, a.kind, a.elem, a.access));
                                return out;
                              })
       .def("launch",
@@ -241,13 +267,15 @@ void bind_launch(py::module_& m) {
 
   py::class_<rt::LaunchRecord>(m, "LaunchRecord")
       .def_property_readonly("name", [](const rt::LaunchRecord& r) { return r.plan->name(); })
-      .def_property_readonly("plan",
-                             [](const rt::LaunchRecord& r) { return std::const_pointer_cast<rt::Plan>(r.plan); })
+      .def_property_readonly(
+          "plan", [](const rt::LaunchRecord& r) { return std::const_pointer_cast<rt::Plan>(r.plan); })
       .def_property_readonly("args", &numbers)
       .def_readonly("stream", &rt::LaunchRecord::stream)
-      .def_property_readonly("origin", [](const rt::LaunchRecord& r) { return r.origin ? *r.origin : std::string(); });
+      .def_property_readonly("origin",
+                             [](const rt::LaunchRecord& r) { return r.origin ? *r.origin : std::string(); });
 
   m.def("prepare", &prepare, py::arg("program"), py::arg("name") = "", py::arg("device_index") = -1);
+  m.def("measure_launch", &measure_launch, py::arg("plan"), py::arg("args"), py::arg("calls"));
   m.def("enable_launch_log", &rt::set_launch_log, py::arg("on") = true);
   m.def("launch_log", &rt::launch_log);
   m.def("clear_launch_log", &rt::clear_launch_log);

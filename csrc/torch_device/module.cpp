@@ -21,7 +21,8 @@ PyObject* fallback_category = nullptr;
 
 void warn_fallback(const std::string& op) {
   const py::gil_scoped_acquire gil;
-  const std::string text = op + " has no spyre kernel in eager mode and runs on the CPU (torch.spyre.fallbacks() counts)";
+  const std::string text =
+      op + " has no spyre kernel in eager mode and runs on the CPU (torch.spyre.fallbacks() counts)";
   if (PyErr_WarnEx(fallback_category, text.c_str(), 1) != 0) throw python_error();
 }
 
@@ -74,8 +75,8 @@ at::Tensor relayout(const at::Tensor& t, const std::string& kind) {
   return out;
 }
 
-at::Tensor empty_strided(std::vector<std::int64_t> size, std::vector<std::int64_t> stride, const py::object& dtype,
-                         int index, const std::string& kind) {
+at::Tensor empty_strided(std::vector<std::int64_t> size, std::vector<std::int64_t> stride,
+                         const py::object& dtype, int index, const std::string& kind) {
   TORCH_CHECK_TYPE(THPDtype_Check(dtype.ptr()), "dtype must be a torch.dtype");
   const auto type = reinterpret_cast<THPDtype*>(dtype.ptr())->scalar_type;
   return make_tensor(size, stride, type, static_cast<c10::DeviceIndex>(index < 0 ? current_device() : index),
@@ -124,8 +125,8 @@ PYBIND11_MODULE(_device, m) {
     set_out_of_memory_hook(&collect_garbage);
   });
 
-  m.def("empty_strided", &empty_strided, py::arg("size"), py::arg("stride"), py::arg("dtype"), py::arg("device_index"),
-        py::arg("kind"));
+  m.def("empty_strided", &empty_strided, py::arg("size"), py::arg("stride"), py::arg("dtype"),
+        py::arg("device_index"), py::arg("kind"));
   m.def("layout", &layout_dict);
   m.def("expect", [](const at::Tensor& t, const std::string& kind) {
     return t.device().type() == kSpyre && has_layout(t, kind_of(kind));
@@ -140,7 +141,9 @@ PYBIND11_MODULE(_device, m) {
   m.def("set_fallback_mode", [](const std::string& mode) {
     if (mode != "warn" && mode != "silent" && mode != "error")
       throw py::value_error("fallback mode must be 'warn', 'silent' or 'error', got '" + mode + "'");
-    set_fallback_mode(mode == "error" ? FallbackMode::Error : mode == "silent" ? FallbackMode::Silent : FallbackMode::Warn);
+    set_fallback_mode(mode == "error"    ? FallbackMode::Error
+                      : mode == "silent" ? FallbackMode::Silent
+                                         : FallbackMode::Warn);
   });
   m.def("fallback_mode", [] {
     const auto mode = fallback_mode();
@@ -163,20 +166,21 @@ PYBIND11_MODULE(_device, m) {
     const auto &from = *reinterpret_cast<rt::Event*>(a), &to = *reinterpret_cast<rt::Event*>(b);
     return modelled ? from.modelled_ms(to) : from.wall_ms(to);
   });
-  m.def("set_stream", [](int i, std::uint64_t id) { set_current_stream(static_cast<c10::DeviceIndex>(i), id); });
+  m.def("set_stream",
+        [](int i, std::uint64_t id) { set_current_stream(static_cast<c10::DeviceIndex>(i), id); });
 
   m.def("capacity", [] { return rt::kCapacity; });
   m.def("memory_stats", &memory_stats);
-  m.def("memory_info", [](int i) {
-    return device_allocator().getMemoryInfo(static_cast<c10::DeviceIndex>(i));
-  });
+  m.def("memory_info",
+        [](int i) { return device_allocator().getMemoryInfo(static_cast<c10::DeviceIndex>(i)); });
   m.def("set_memory_limit", [](int i, std::uint64_t bytes) { rt::card(i).memory().set_limit(bytes); });
   m.def("reset_peak_memory_stats", [](int i) { rt::card(i).memory().reset_peak(); });
   m.def("reset_accumulated_memory_stats", [](int i) { rt::card(i).memory().reset_accumulated(); });
   m.def("empty_cache", [](int i) { rt::card(i).memory().trim(); });
   m.def("memory_blocks", [](int i) {
     py::list out;
-    for (const auto& b : rt::card(i).memory().snapshot()) out.append(py::make_tuple(b.address, b.bytes, b.allocated));
+    for (const auto& b : rt::card(i).memory().snapshot())
+      out.append(py::make_tuple(b.address, b.bytes, b.allocated));
     return out;
   });
 }

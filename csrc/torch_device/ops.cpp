@@ -22,7 +22,9 @@ using c10::IntArrayRef;
 template <typename T>
 using Opt = std::optional<T>;
 
-c10::ScalarType type_or_default(Opt<c10::ScalarType> t) { return t.value_or(at::typeMetaToScalarType(at::get_default_dtype())); }
+c10::ScalarType type_or_default(Opt<c10::ScalarType> t) {
+  return t.value_or(at::typeMetaToScalarType(at::get_default_dtype()));
+}
 
 void check_factory(Opt<c10::Layout> layout, Opt<bool> pin) {
   TORCH_CHECK(layout.value_or(c10::Layout::Strided) == c10::Layout::Strided,
@@ -32,14 +34,14 @@ void check_factory(Opt<c10::Layout> layout, Opt<bool> pin) {
 
 // ---- factories ----
 
-at::Tensor empty_strided(IntArrayRef size, IntArrayRef stride, Opt<c10::ScalarType> dtype, Opt<c10::Layout> layout,
-                         Opt<c10::Device> device, Opt<bool> pin) {
+at::Tensor empty_strided(IntArrayRef size, IntArrayRef stride, Opt<c10::ScalarType> dtype,
+                         Opt<c10::Layout> layout, Opt<c10::Device> device, Opt<bool> pin) {
   check_factory(layout, pin);
   return make_tensor(size, stride, type_or_default(dtype), device_or_current(device));
 }
 
-at::Tensor empty(IntArrayRef size, Opt<c10::ScalarType> dtype, Opt<c10::Layout> layout, Opt<c10::Device> device,
-                 Opt<bool> pin, Opt<c10::MemoryFormat> format) {
+at::Tensor empty(IntArrayRef size, Opt<c10::ScalarType> dtype, Opt<c10::Layout> layout,
+                 Opt<c10::Device> device, Opt<bool> pin, Opt<c10::MemoryFormat> format) {
   check_factory(layout, pin);
   const auto f = format.value_or(c10::MemoryFormat::Contiguous);
   at::detail::check_size_nonnegative(size);
@@ -62,7 +64,8 @@ at::Tensor empty(IntArrayRef size, Opt<c10::ScalarType> dtype, Opt<c10::Layout> 
 
 // ---- views: they share the storage, and the layout belongs to it ----
 
-at::Tensor as_strided(const at::Tensor& self, IntArrayRef size, IntArrayRef stride, Opt<std::int64_t> offset) {
+at::Tensor as_strided(const at::Tensor& self, IntArrayRef size, IntArrayRef stride,
+                      Opt<std::int64_t> offset) {
   return at::native::as_strided_tensorimpl(self, size, stride, offset);
 }
 at::Tensor view(const at::Tensor& self, IntArrayRef size) { return at::native::view(self, size); }
@@ -78,8 +81,8 @@ const at::Tensor& resize_(const at::Tensor& self, IntArrayRef size, Opt<c10::Mem
   auto* impl = self.unsafeGetTensorImpl();
   const auto item = static_cast<std::size_t>(self.itemsize());
   if (self.sizes() != size) {
-    const std::size_t wanted =
-        at::detail::computeStorageNbytesContiguous(size, item, static_cast<std::size_t>(self.storage_offset()));
+    const std::size_t wanted = at::detail::computeStorageNbytesContiguous(
+        size, item, static_cast<std::size_t>(self.storage_offset()));
     auto* storage = impl->unsafe_storage().unsafeGetStorageImpl();
     if (wanted > storage->nbytes()) {
       TORCH_CHECK(storage->resizable(), "Trying to resize storage that is not resizable");
@@ -115,8 +118,8 @@ at::Tensor& set_storage_offset(at::Tensor& self, at::Storage source, std::int64_
     }
     stride = contiguous;
   }
-  const std::size_t wanted = at::detail::computeStorageNbytes(size, stride, static_cast<std::size_t>(self.itemsize()),
-                                                              static_cast<std::size_t>(offset));
+  const std::size_t wanted = at::detail::computeStorageNbytes(
+      size, stride, static_cast<std::size_t>(self.itemsize()), static_cast<std::size_t>(offset));
   auto* storage = impl->unsafe_storage().unsafeGetStorageImpl();
   if (wanted > storage->nbytes()) resize_storage(*storage, wanted);
   impl->set_sizes_and_strides(size, stride);
@@ -124,12 +127,14 @@ at::Tensor& set_storage_offset(at::Tensor& self, at::Storage source, std::int64_
   return self;
 }
 at::Tensor& set_storage(at::Tensor& self, at::Storage source) {
-  const std::int64_t n = static_cast<std::int64_t>(source.nbytes() / static_cast<std::size_t>(self.itemsize()));
+  const std::int64_t n =
+      static_cast<std::int64_t>(source.nbytes() / static_cast<std::size_t>(self.itemsize()));
   return set_storage_offset(self, std::move(source), 0, {n}, {});
 }
 at::Tensor& set_tensor(at::Tensor& self, const at::Tensor& source) {
   if (self.unsafeGetTensorImpl() == source.unsafeGetTensorImpl()) return self;
-  return set_storage_offset(self, source.storage(), source.storage_offset(), source.sizes(), source.strides());
+  return set_storage_offset(self, source.storage(), source.storage_offset(), source.sizes(),
+                            source.strides());
 }
 at::Tensor& set_nothing(at::Tensor& self) {
   const at::Tensor none = at::empty({0}, self.options());
@@ -151,22 +156,23 @@ at::Tensor copy_from_and_resize(const at::Tensor& self, const at::Tensor& dst) {
 at::Tensor& fill_scalar(at::Tensor& self, const at::Scalar& value) {
   if (self.numel() == 0) return self;
   const at::Tensor one = at::scalar_tensor(value, at::TensorOptions().dtype(self.scalar_type()));
-  copy_elements(self, one.expand(self.sizes()), false);
+  copy_private(self, one.expand(self.sizes()));
   return self;
 }
 at::Tensor& fill_tensor(at::Tensor& self, const at::Tensor& value) {
-  TORCH_CHECK(value.dim() == 0, "fill_ only supports 0-dimension value tensor but got tensor with ", value.dim(),
-              " dimensions.");
+  TORCH_CHECK(value.dim() == 0, "fill_ only supports 0-dimension value tensor but got tensor with ",
+              value.dim(), " dimensions.");
   copy_elements(self, value.to(at::kCPU).expand(self.sizes()), false);
   return self;
 }
 at::Tensor& zero_(at::Tensor& self) { return fill_scalar(self, 0); }
 
 /// Counting sequences are made on the host: they have no input on the device.
-at::Tensor& arange_out(const at::Scalar& start, const at::Scalar& end, const at::Scalar& step, at::Tensor& out) {
+at::Tensor& arange_out(const at::Scalar& start, const at::Scalar& end, const at::Scalar& step,
+                       at::Tensor& out) {
   const at::Tensor host = at::arange(start, end, step, out.options().device(at::kCPU));
   at::native::resize_output(out, host.sizes());
-  copy_elements(out, host, false);
+  copy_private(out, host);
   return out;
 }
 
@@ -181,14 +187,15 @@ void record_stream(at::Tensor& self, c10::Stream stream) {
   device_allocator().recordStream(self.storage().data_ptr(), stream);
 }
 
-// ---- random fills: drawn on the host from the card's generator, so that seeds mean what they mean there ----
+// ---- random fills: drawn on the host from the card's generator, so that seeds mean what they mean there
+// ----
 
 template <typename Draw>
 at::Tensor& random_fill(at::Tensor& self, const Opt<at::Generator>& g, Draw draw) {
   if (self.numel() == 0) return self;
   at::Tensor host = at::empty(self.sizes(), self.options().device(at::kCPU));
   draw(host, host_generator(g, self.device().index()));
-  copy_elements(self, host, false);
+  copy_private(self, host);
   return self;
 }
 at::Tensor& normal_(at::Tensor& self, double mean, double std, Opt<at::Generator> g) {

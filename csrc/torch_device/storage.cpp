@@ -40,8 +40,8 @@ c10::DataPtr data_ptr(rt::Dtype dtype, rt::LayoutPtr layout, std::size_t host_by
 c10::DataPtr raw_ptr(std::size_t bytes, c10::DeviceIndex index) {
   const std::int64_t n = static_cast<std::int64_t>(bytes);
   const std::array<std::int64_t, 1> size{n}, stride{1};
-  c10::DataPtr p =
-      data_ptr(rt::Dtype::U8, rt::layout_for(rt::Kind::Default, rt::Format::U8, size, stride, n), bytes, index);
+  c10::DataPtr p = data_ptr(rt::Dtype::U8, rt::layout_for(rt::Kind::Default, rt::Format::U8, size, stride, n),
+                            bytes, index);
   static_cast<rt::Record*>(p.get_context())->raw = true;
   return p;
 }
@@ -71,11 +71,7 @@ class Allocator final : public c10::DeviceAllocator {
   void recordStream(const c10::DataPtr& ptr, c10::Stream stream) override {
     auto* record = static_cast<rt::Record*>(ptr.get_context());
     if (record == nullptr || record->bytes == 0) return;
-    const auto id = static_cast<std::uint64_t>(stream.id());
-    const std::lock_guard lock(record->mutex);
-    for (std::uint64_t& s : record->streams)
-      if (s == id) return;
-    record->streams.push_back(id);
+    rt::note_use(*record, static_cast<std::uint64_t>(stream.id()));
   }
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device) override {
     c10::CachingDeviceAllocator::DeviceStats out;
@@ -140,9 +136,11 @@ rt::Dtype dtype_of(c10::ScalarType t) {
 
 rt::Dtype supported_dtype(c10::ScalarType t, rt::Format* format) {
   const rt::Dtype d = dtype_of(t);
-  TORCH_CHECK(rt::device_format(d, rt::settings().ieee, format), "Spyre backend does not support dtype torch.",
-              c10::getDtypeNames(t).first, "; it holds float16, bfloat16, float32, bool, int8, int16, int32, int64, uint8, float8_e4m3fn and "
-              "float8_e5m2fnuz");
+  TORCH_CHECK(
+      rt::device_format(d, rt::settings().ieee, format), "Spyre backend does not support dtype torch.",
+      c10::getDtypeNames(t).first,
+      "; it holds float16, bfloat16, float32, bool, int8, int16, int32, int64, uint8, float8_e4m3fn and "
+      "float8_e5m2fnuz");
   return d;
 }
 
@@ -164,12 +162,13 @@ void set_current_device(c10::DeviceIndex index) {
 std::uint64_t current_stream(c10::DeviceIndex index) { return tls_streams[static_cast<std::size_t>(index)]; }
 
 void set_current_stream(c10::DeviceIndex index, std::uint64_t id) {
-  TORCH_CHECK(index >= 0 && index < rt::kMaxCards && id < rt::kStreams, "no stream ", id, " on spyre:", int(index));
+  TORCH_CHECK(index >= 0 && index < rt::kMaxCards && id < rt::kStreams, "no stream ", id,
+              " on spyre:", int(index));
   tls_streams[static_cast<std::size_t>(index)] = static_cast<std::uint8_t>(id);
 }
 
-at::Tensor make_tensor(c10::IntArrayRef size, c10::IntArrayRef stride, c10::ScalarType type, c10::DeviceIndex index,
-                       rt::LayoutPtr layout) {
+at::Tensor make_tensor(c10::IntArrayRef size, c10::IntArrayRef stride, c10::ScalarType type,
+                       c10::DeviceIndex index, rt::LayoutPtr layout) {
   rt::Format format;
   const rt::Dtype dtype = supported_dtype(type, &format);
   const std::size_t bytes =
@@ -184,8 +183,8 @@ at::Tensor make_tensor(c10::IntArrayRef size, c10::IntArrayRef stride, c10::Scal
   return t;
 }
 
-at::Tensor make_tensor(c10::IntArrayRef size, c10::IntArrayRef stride, c10::ScalarType type, c10::DeviceIndex index,
-                       rt::Kind kind) {
+at::Tensor make_tensor(c10::IntArrayRef size, c10::IntArrayRef stride, c10::ScalarType type,
+                       c10::DeviceIndex index, rt::Kind kind) {
   rt::Format format;
   const rt::Dtype dtype = supported_dtype(type, &format);
   TORCH_CHECK(size.size() == stride.size(), "sizes and strides differ in number: ", size, " and ", stride);
@@ -203,8 +202,8 @@ void resize_storage(c10::StorageImpl& storage, std::size_t bytes) {
   const auto item = static_cast<std::size_t>(rt::host_bytes(old.dtype));
   const std::int64_t n = static_cast<std::int64_t>((bytes + item - 1) / item);
   const std::array<std::int64_t, 1> size{n}, stride{1};
-  c10::DataPtr fresh = data_ptr(old.dtype, rt::layout_for(rt::Kind::Default, old.layout->format, size, stride, n),
-                                bytes, index);
+  c10::DataPtr fresh = data_ptr(
+      old.dtype, rt::layout_for(rt::Kind::Default, old.layout->format, size, stride, n), bytes, index);
   const auto& record = *static_cast<rt::Record*>(fresh.get_context());
   const std::int64_t kept = std::min(n, old.layout->elements);
   if (kept > 0) {
@@ -228,18 +227,17 @@ void adopt_raw_storage(const at::Tensor& t) {
   const std::int64_t n = static_cast<std::int64_t>(storage.nbytes() / item);
   const std::array<std::int64_t, 1> flat_size{n}, flat_stride{1};
   const bool exact = t.storage_offset() == 0 && t.numel() == n && t.is_non_overlapping_and_dense();
-  const rt::LayoutPtr layout =
-      exact ? rt::layout_for(rt::Kind::Default, format, t.sizes(), t.strides(), n)
-            : rt::layout_for(rt::Kind::Default, format, flat_size, flat_stride, n);
+  const rt::LayoutPtr layout = exact ? rt::layout_for(rt::Kind::Default, format, t.sizes(), t.strides(), n)
+                                     : rt::layout_for(rt::Kind::Default, format, flat_size, flat_stride, n);
   c10::DataPtr fresh = data_ptr(dtype, layout, storage.nbytes(), storage.device().index());
   const auto& record = *static_cast<rt::Record*>(fresh.get_context());
   // A flat uint8 storage lies on the device as on the host.
   const rt::Side from{raw.base(), nullptr, rt::host_phys(dtype), {1}, 0};
   const rt::Side to{record.base(), record.layout.get(), rt::device_phys(dtype, format), {1}, 0};
   try {
-    rt::card(storage.device().index())
-        .stream(current_stream(storage.device().index()))
-        .run([&] { rt::transfer({n}, to, from); });
+    rt::card(storage.device().index()).stream(current_stream(storage.device().index())).run([&] {
+      rt::transfer({n}, to, from);
+    });
   } catch (const rt::ValueError&) {
     return;
   }

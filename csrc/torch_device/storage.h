@@ -43,8 +43,12 @@ void resize_storage(c10::StorageImpl&, std::size_t bytes);
 /// tensor set on it. Leaves it raw when a value has no place on the device.
 void adopt_raw_storage(const at::Tensor&);
 
-/// Copies `src` to `dst` of the same sizes; at least one is on the device.
+/// Copies `src` to `dst` of the same sizes; at least one is on the device. With `non_blocking` and pinned
+/// host memory it may return before the elements have moved.
 void copy_elements(const at::Tensor& dst, const at::Tensor& src, bool non_blocking);
+
+/// Copies a host tensor that nobody else will change to a device tensor of the same sizes; may return early.
+void copy_private(const at::Tensor& dst, const at::Tensor& host);
 
 /// True when `t` covers its storage exactly and lies in memory as a fresh tensor of that kind would.
 bool has_layout(const at::Tensor& t, rt::Kind kind);

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-import torch  # noqa: F401
+import torch
 from chip_run import df16_code, df16_value, run
 from spyrecode_samples import map_program
 
@@ -68,7 +68,10 @@ def test_random_floats_round_as_the_scalar_rules_say():
     rng = np.random.default_rng(1)
     bits = rng.integers(0, 1 << 32, 4000, dtype=np.uint32)
     values = np.concatenate(
-        [bits.view(np.float32), (rng.standard_normal(4000) * 2.0 ** rng.integers(-34, 34, 4000)).astype(np.float32)]
+        [
+            bits.view(np.float32),
+            (rng.standard_normal(4000) * 2.0 ** rng.integers(-34, 34, 4000)).astype(np.float32),
+        ]
     )
     expected = np.array([df16_code(float(v)) for v in values], dtype=np.uint16)
     np.testing.assert_array_equal(_chip.f32_to_df16(values), expected)
@@ -82,7 +85,9 @@ def convert(values: np.ndarray, source: Elem, target: Elem, dtype: type) -> np.n
 def test_ieee_half_matches_numpy_for_every_code_and_rounds_to_even():
     for start in range(0, 65536, 2048):
         halves = np.arange(start, start + 2048).astype(np.uint16).view(np.float16)
-        np.testing.assert_array_equal(convert(halves, Elem.F16, Elem.F32, np.float32), halves.astype(np.float32))
+        np.testing.assert_array_equal(
+            convert(halves, Elem.F16, Elem.F32, np.float32), halves.astype(np.float32)
+        )
     rng = np.random.default_rng(2)
     values = (rng.standard_normal(2048) * 2.0 ** rng.integers(-28, 18, 2048)).astype(np.float32)
     with np.errstate(over="ignore"):
@@ -92,7 +97,9 @@ def test_ieee_half_matches_numpy_for_every_code_and_rounds_to_even():
 
 def test_bf16_matches_torch():
     rng = np.random.default_rng(3)
-    values = np.concatenate([rng.standard_normal(500), [np.inf, -np.inf, 3.4e38, 1e-40, 0]]).astype(np.float32)
+    values = np.concatenate([rng.standard_normal(500), [np.inf, -np.inf, 3.4e38, 1e-40, 0]]).astype(
+        np.float32
+    )
     codes = convert(values, Elem.F32, Elem.BF16, np.uint16)
     expected = torch.from_numpy(values).bfloat16()
     np.testing.assert_array_equal(codes, expected.view(torch.int16).numpy().view(np.uint16))
@@ -101,7 +108,13 @@ def test_bf16_matches_torch():
 
 @pytest.mark.parametrize(
     ("elem", "dtype"),
-    [(Elem.I16, np.int16), (Elem.I8, np.int8), (Elem.U8, np.uint8), (Elem.I64, np.int64), (Elem.I32, np.int32)],
+    [
+        (Elem.I16, np.int16),
+        (Elem.I8, np.int8),
+        (Elem.U8, np.uint8),
+        (Elem.I64, np.int64),
+        (Elem.I32, np.int32),
+    ],
 )
 def test_integers_keep_their_value_and_narrow_stores_keep_low_bits(elem, dtype):
     info = np.iinfo(dtype)

@@ -49,7 +49,7 @@ def values(codes: np.ndarray) -> np.ndarray:
 def test_add_rows_over_four_cores():
     a, b = (df16(rng.standard_normal((80, 192))) for _ in range(2))
     got = run(add_rows(), [a, b, np.zeros((80, 192), np.uint16)])[2]
-    np.testing.assert_array_equal(got, df16(values(a).astype(np.float64) + values(b)))
+    np.testing.assert_array_equal(got, df16(values(a) + values(b)))
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
@@ -57,7 +57,7 @@ def test_the_number_of_host_threads_does_not_matter(threads):
     a, b = (df16(np.arange(80 * 192).reshape(80, 192) % 97 / 8 - k) for k in (3, 5))
     program = add_rows()
     got = run(program, [a, b, np.zeros_like(a)], on=machine(program, threads=threads))[2]
-    np.testing.assert_array_equal(got, df16(values(a).astype(np.float64) + values(b)))
+    np.testing.assert_array_equal(got, df16(values(a) + values(b)))
 
 
 def test_a_wrong_instruction_changes_the_result():
@@ -68,7 +68,7 @@ def test_a_wrong_instruction_changes_the_result():
     streams[Unit.SFU] = (dataclasses.replace(loop, body=(vec,)),)
     a, b = (df16(rng.standard_normal((80, 192))) for _ in range(2))
     got = run(dataclasses.replace(program, streams=streams), [a, b, np.zeros_like(a)])[2]
-    np.testing.assert_array_equal(got, df16(values(a).astype(np.float64) - values(b)))
+    np.testing.assert_array_equal(got, df16(values(a) - values(b)))
 
 
 REDUCTIONS = {
@@ -201,7 +201,9 @@ def test_any_nest_with_permuted_broadcast_and_reduced_dims(nest):
         {
             Unit.L1LU: [SegLoad(0, i, lx(i, 0), Elem.F32, nums(*s)) for i, s in ((0, sa), (1, sb))],
             Unit.SFU: [
-                SegVec(0, nums(*extents), (0, 1), (VOp(VecOp.MUL_F, 2, 0, 1),), (VecOut(2, 2, reduce, reduced),))
+                SegVec(
+                    0, nums(*extents), (0, 1), (VOp(VecOp.MUL_F, 2, 0, 1),), (VecOut(2, 2, reduce, reduced),)
+                )
             ],
             Unit.L1SU: [SegStore(0, 2, lx(2, 1), Elem.F32, nums(*sc))],
         },
@@ -232,7 +234,9 @@ def test_index_along_inner_middle_and_single_dims():
     for unit in (Unit.L1LU, Unit.L1SU):
         first, part, last = streams[unit]
         streams[unit] = (first, dataclasses.replace(part, strides=nums(*strides)), last)
-    got = run(dataclasses.replace(program, streams=streams), [np.zeros(n, np.int32), np.zeros(n, np.int32)])[1]
+    got = run(dataclasses.replace(program, streams=streams), [np.zeros(n, np.int32), np.zeros(n, np.int32)])[
+        1
+    ]
     i = np.indices(extents).reshape(4, -1)
     np.testing.assert_array_equal(got, i[0] * 10000 + i[2] * 100 + i[3])
 
@@ -264,7 +268,9 @@ def test_contractions(b, m, n, k, transpose_b, blas):
 
     x, y = padded(m, k, 64), padded(n if transpose_b else k, k if transpose_b else n, 64)
     x[..., :k] = rng.standard_normal((b, m, k))
-    y[..., : k if transpose_b else n] = rng.standard_normal((b, n if transpose_b else k, k if transpose_b else n))
+    y[..., : k if transpose_b else n] = rng.standard_normal(
+        (b, n if transpose_b else k, k if transpose_b else n)
+    )
     x, y = df16(x), df16(y)
     got = run(program, [x, y, padded(m, n, 32).astype(np.float32)], on=machine(program, blas=blas))[2]
     left = values(x)[..., :k].astype(np.float64)
@@ -290,7 +296,10 @@ def test_lx_keeps_its_contents_between_programs():
     run(program, [a, a, np.zeros_like(a)], on=chip)
     kept = chip.lx(3)[6144 : 6144 + 1536].view(np.uint16)
     assert (kept == df16_code_of(2.0)).all()
-    chip.run(_chip.decode(encode(map_program([VOp(VecOp.COPY, 1, 0)], [Elem.F32], Elem.F32, 8))), [(0, 128), (256, 128)])
+    chip.run(
+        _chip.decode(encode(map_program([VOp(VecOp.COPY, 1, 0)], [Elem.F32], Elem.F32, 8))),
+        [(0, 128), (256, 128)],
+    )
     assert (kept == df16_code_of(2.0)).all()
 
 

@@ -26,8 +26,8 @@ def demo(capsys, *args):
         (["Hello", ""], "sentence 1 is empty"),
         (["Hello", "--batch", "0"], "--batch must be at least 1, got 0"),
         (["Hello", "--batch", "x"], "Invalid value for '--batch'"),
-        (["Hello", "--dtype", "float64"], "spyre does not support dtype float64"),
-        (["Hello", "--dtype", "complex64"], "spyre does not support dtype complex64"),
+        (["Hello", "--dtype", "float64"], "Spyre backend does not support dtype float64"),
+        (["Hello", "--dtype", "complex64"], "Spyre backend does not support dtype complex64"),
         (["Hello", "--dtype", "int8"], "not int8"),
     ],
 )

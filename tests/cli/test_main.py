@@ -27,6 +27,12 @@ def test_no_arguments_show_the_help(capsys):
     assert "Usage" in out
 
 
+def test_a_group_alone_shows_its_help(capsys):
+    status, out, err = loom(capsys, "chip")
+    assert (status, err) == (0, "")
+    assert "show" in out and "list" in out
+
+
 def test_help_imports_nothing_heavy():
     code = (
         "import sys; from torch_loom.cli import main; main.run(['--help']);"

@@ -7,7 +7,9 @@ LARGEST = 2.0**32 * (1 + 510 / 512)
 
 
 def round_df16(values: np.ndarray) -> np.ndarray:
-    """Nearest df16 value, ties up in magnitude; NaN where the merged code results."""
+    """Nearest df16 value, ties up in magnitude; NaN where the merged code results.
+
+    Infinity is not a value of the format; the transfer takes it for the largest one."""
     x = np.asarray(values, dtype=np.float64)
     with np.errstate(all="ignore"):
         magnitude = np.abs(x)
@@ -16,6 +18,7 @@ def round_df16(values: np.ndarray) -> np.ndarray:
         rounded = np.floor(magnitude / step + 0.5) * step
         rounded = np.where(rounded < TINY, np.where(magnitude < TINY / 2, 0.0, TINY), rounded)
         rounded = np.where(np.isfinite(x) & (rounded <= LARGEST), rounded, np.nan)
+        rounded = np.where(np.isinf(x), LARGEST, rounded)
         return np.copysign(rounded, np.where(rounded == 0, 1.0, x))
 
 

@@ -54,7 +54,11 @@ def test_bytes_on_the_device(shape, bytes_):
 def test_row_major_layout(size, stride, device_size, stride_map):
     x = _device.empty_strided(size, stride, torch.float16, 0, "row_major")
     layout = _device.layout(x)
-    assert (layout["kind"], layout["device_size"], layout["stride_map"]) == ("row_major", device_size, stride_map)
+    assert (layout["kind"], layout["device_size"], layout["stride_map"]) == (
+        "row_major",
+        device_size,
+        stride_map,
+    )
     assert _device.expect(x, "row_major")
 
 

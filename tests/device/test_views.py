@@ -44,16 +44,19 @@ def view_chain(draw, max_steps: int = 4):
         elif kind == "select":
             if n == 0:
                 continue
-            steps.append(lambda t, d=dim, i=draw(st.integers(0, n - 1)): t.select(d, i))
+            index = draw(st.integers(0, n - 1))
+            steps.append(lambda t, d=dim, i=index: t.select(d, i))
         elif kind == "transpose":
-            steps.append(lambda t, a=dim, b=draw(st.integers(0, probe.dim() - 1)): t.transpose(a, b))
+            other = draw(st.integers(0, probe.dim() - 1))
+            steps.append(lambda t, a=dim, b=other: t.transpose(a, b))
         elif kind == "flip_order":
             steps.append(lambda t: t.permute(*reversed(range(t.dim()))))
         elif kind == "unfold":
             if n < 2:
                 continue
             size = draw(st.integers(1, min(n, 9)))
-            steps.append(lambda t, d=dim, s=size, k=draw(st.integers(1, 4)): t.unfold(d, s, k))
+            step = draw(st.integers(1, 4))
+            steps.append(lambda t, d=dim, s=size, k=step: t.unfold(d, s, k))
         elif kind == "flatten":
             if not probe.is_contiguous():
                 continue
@@ -67,9 +70,7 @@ def view_chain(draw, max_steps: int = 4):
             stride = draw(st.integers(0, max((limit - offset) // (2 * rows), 0)))
             columns = draw(st.integers(1, max((limit - offset - stride * (rows - 1)) // 2, 1)))
             inner = draw(st.integers(0, 2))
-            steps.append(
-                lambda t, s=(rows, columns), k=(stride, inner), o=offset: t.as_strided(s, k, o)
-            )
+            steps.append(lambda t, s=(rows, columns), k=(stride, inner), o=offset: t.as_strided(s, k, o))
         elif kind == "expand":
             sizes = [3 if m == 1 else m for m in probe.shape]
             steps.append(lambda t, s=sizes: t.expand(s))
@@ -103,7 +104,9 @@ def test_a_view_reads_what_the_host_view_reads(chain, dtype, kind):
     assert torch.equal(view.contiguous().cpu(), expected)  # device to device
 
 
-@given(chain=view_chain(3), dtype=st.sampled_from(EXACT), source=st.sampled_from(["host", "device", "strided"]))
+@given(
+    chain=view_chain(3), dtype=st.sampled_from(EXACT), source=st.sampled_from(["host", "device", "strided"])
+)
 def test_a_write_through_a_view_changes_just_that(chain, dtype, source):
     shape, steps = chain
     host, device = numbered(shape, dtype), numbered(shape, dtype).to("spyre")
@@ -154,7 +157,15 @@ def test_allocations_with_any_strides(size, gaps, order):
 
 def test_views_share_storage_and_layout():
     x = torch.zeros(4, 6, 70, device="spyre")
-    for view in (x.view(24, 70), x[1], x.transpose(0, 2), x.reshape(-1), x.unsqueeze(0), x.detach(), x.expand(2, 4, 6, 70)):
+    for view in (
+        x.view(24, 70),
+        x[1],
+        x.transpose(0, 2),
+        x.reshape(-1),
+        x.unsqueeze(0),
+        x.detach(),
+        x.expand(2, 4, 6, 70),
+    ):
         assert view.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
         assert _device.layout(view) == _device.layout(x)
     x[1, 2, 3] = 5

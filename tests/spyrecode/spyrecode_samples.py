@@ -299,7 +299,11 @@ def gather_rows(count: int, row_sticks: int, table_rows: int) -> Program:
     row = row_sticks * 128
     index_bytes = -(-count * 4 // 128) * 128
     size = count * row
-    blocks = [Block("idx", 0, index_bytes), Block("rows", index_bytes, size), Block("o", index_bytes + size, size)]
+    blocks = [
+        Block("idx", 0, index_bytes),
+        Block("rows", index_bytes, size),
+        Block("o", index_bytes + size, size),
+    ]
     args = [buffer("index", Elem.I32), buffer("table"), buffer("out", access=Access.WRITE)]
     loads = [
         Dma(0, slot(0), lx(0), (dim(index_bytes // 128, 128, 128),)),

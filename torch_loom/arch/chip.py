@@ -75,6 +75,7 @@ class Lx(_Frozen):
     stick_bytes: Param[int]
     read_bytes_per_cycle: Param[float]  # per corelet port
     write_bytes_per_cycle: Param[float]  # per corelet port
+    strided_elements_per_cycle: Param[float]  # per corelet port, elements that do not lie side by side
     latency_cycles: Param[float]
 
 
@@ -207,6 +208,7 @@ class Chip(_Frozen):
             "dma.write_bytes_per_cycle": self.dma.write_bytes_per_cycle.value,
             "lx.read_bytes_per_cycle": self.lx.read_bytes_per_cycle.value,
             "lx.write_bytes_per_cycle": self.lx.write_bytes_per_cycle.value,
+            "lx.strided_elements_per_cycle": self.lx.strided_elements_per_cycle.value,
             "pt.rows": self.pt.rows.value,
             "pt.columns": self.pt.columns.value,
             "pt.macs_per_element": self.pt.macs_per_element.value,

@@ -8,7 +8,7 @@ import typer
 
 from torch_loom.cli.errors import Usage
 
-app = typer.Typer(help="Show chip descriptions.", add_completion=False)
+app = typer.Typer(help="Show chip descriptions.", add_completion=False, no_args_is_help=True)
 
 
 @app.callback()

@@ -108,9 +108,11 @@ def run(args: Sequence[str]) -> int:
             args=list(args) or ["--help"], prog_name="loom", standalone_mode=False
         )
     except ParseError as error:
-        # Some messages span lines; the first says what is wrong.
-        first = str(getattr(error, "format_message", error.__str__)()).splitlines()[0]
-        print(f"{command}: {first} (see '{command} --help')", file=sys.stderr)
+        lines = str(getattr(error, "format_message", error.__str__)()).splitlines()
+        if not lines:
+            # A group that was named without a subcommand has shown its help.
+            return 0
+        print(f"{command}: {lines[0]} (see '{command} --help')", file=sys.stderr)
         return 2
     except Usage as error:
         print(f"{command}: {error}", file=sys.stderr)

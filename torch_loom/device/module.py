@@ -139,7 +139,9 @@ def _index(device: Any = None, optional: bool = True) -> int:
     if index is None or index == -1:
         return current_device()
     if not 0 <= index < device_count():
-        raise RuntimeError(f"spyre device {index} does not exist: {device_count()} visible (TORCH_LOOM_CARDS)")
+        raise RuntimeError(
+            f"spyre device {index} does not exist: {device_count()} visible (TORCH_LOOM_CARDS)"
+        )
     return index
 
 
@@ -324,6 +326,7 @@ def __getattr__(name: str) -> Any:
         if name in classes:
             return classes[name]
     raise AttributeError(f"module 'torch.spyre' has no attribute '{name}'")
+
 
 _initial_device = settings.default_device()
 if 0 < _initial_device < device_count():

@@ -28,7 +28,7 @@ from xdsl.ir.affine import (
 from torch_loom.dialects.affine_text import linear_form, normalise
 
 #: Candidate points that may be filtered; a larger non-box set is refused.
-MAX_POINTS = 1 << 27
+MAX_POINTS = 1 << 24
 
 
 class UnboundedSet(ValueError):
@@ -68,9 +68,7 @@ class Box:
 
     def intersects(self, other: Box) -> bool:
         """Some point lies in both boxes."""
-        return not Box(
-            tuple(map(max, self.lower, other.lower)), tuple(map(min, self.upper, other.upper))
-        ).empty
+        return not _common(self, other).empty
 
 
 def substitute(expr: AffineExpr, dims: Sequence[int | None], symbols: Sequence[int | None]) -> AffineExpr:
@@ -252,20 +250,19 @@ class PointSet:
 
     def mask(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Which points of the bounding box belong to the set."""
-        if self.bounds.size > MAX_POINTS:
-            raise UnboundedSet(f"{self.bounds.size} candidate points")
-        extents = self.extents
-        found = np.ones(extents, dtype=bool)
-        if self.bounds.empty:
-            return found
+        return self.mask_over(self.bounds)
+
+    def mask_over(self, box: Box) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Which points of a box inside the bounds belong to the set."""
+        if box.empty:
+            return np.zeros(box.extents[: self.rank], dtype=bool)
+        if box.size > MAX_POINTS:
+            raise UnboundedSet(f"{box.size} candidate points are more than {MAX_POINTS}")
         grids = [
             np.arange(lo, hi + 1, dtype=np.int64).reshape([-1 if a == d else 1 for a in range(self.rank)])
-            for d, (lo, hi) in enumerate(zip(self.bounds.lower, self.bounds.upper, strict=True))
+            for d, (lo, hi) in enumerate(zip(box.lower, box.upper, strict=True))
         ]
-        for kind, expr in self.rest:
-            value = evaluate(expr, grids)
-            found &= value == 0 if kind is AffineConstraintKind.eq else value >= 0
-        return found
+        return np.array(np.broadcast_to(self.holds(grids), box.extents))
 
     def __contains__(self, point: Sequence[int]) -> bool:
         inside = all(lo <= p <= hi for lo, p, hi in zip(self.bounds.lower, point, self.bounds.upper, strict=True))
@@ -290,20 +287,30 @@ class PointSet:
 
     def contains_set(self, other: PointSet) -> bool:
         """Every point of ``other`` is in this set."""
-        if other.empty:
+        if other.bounds.empty:
             return True
         if self.is_box and (other.is_box or self.bounds.contains(other.bounds)):
             return self.bounds.contains(other.bounds)
-        return all(tuple(p) in self for p in other.points().tolist())
+        mine = other.mask()
+        inner = _common(self.bounds, other.bounds)
+        if inner.empty:
+            return not bool(mine.any())
+        window = tuple(slice(lo - o, hi - o + 1) for lo, hi, o in zip(inner.lower, inner.upper, other.bounds.lower, strict=True))
+        covered = mine[window] & self.mask_over(inner)
+        return int(covered.sum()) == int(mine.sum())
 
     def disjoint(self, other: PointSet) -> bool:
         """No point is in both sets."""
-        if self.bounds.empty or other.bounds.empty or not self.bounds.intersects(other.bounds):
+        inner = _common(self.bounds, other.bounds)
+        if self.bounds.empty or other.bounds.empty or inner.empty:
             return True
         if self.is_box and other.is_box:
             return False
-        small, large = (self, other) if self.bounds.size <= other.bounds.size else (other, self)
-        return not any(tuple(p) in large for p in small.points().tolist())
+        return not bool((self.mask_over(inner) & other.mask_over(inner)).any())
+
+
+def _common(a: Box, b: Box) -> Box:
+    return Box(tuple(map(max, a.lower, b.lower)), tuple(map(min, a.upper, b.upper)))
 
 
 def _holds(kind: AffineConstraintKind, value: int) -> bool:

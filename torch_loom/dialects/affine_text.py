@@ -89,8 +89,14 @@ def _atom_order(atom: AffineExpr) -> tuple[int, int, str]:
     return 2, 0, format_expr(atom)
 
 
+#: Coefficients and constants beyond this cannot be evaluated in 64 bits without overflow.
+LIMIT = 1 << 62
+
+
 def from_linear(terms: dict[AffineExpr, int], constant: int) -> AffineExpr:
-    """The normal expression of a linear form."""
+    """The normal expression of a linear form. Raises ``ValueError`` for numbers beyond :data:`LIMIT`."""
+    if abs(constant) >= LIMIT or any(abs(factor) >= LIMIT for factor in terms.values()):
+        raise ValueError("a number in an affine expression does not fit into 64 bits")
     result: AffineExpr | None = None
     for atom in sorted(terms, key=_atom_order):
         factor = terms[atom]

@@ -345,9 +345,9 @@ class ReleaseOp(_CreditOp):
 class CopyOp(MixedOp):
     """A transfer between DDR and LX (``model.Dma``).
 
-    Numbers: ddr, lx offset, byte_lo, byte_hi, then per dim extent, lo, hi, ddr stride, lx stride, then per gather
-    index offset, scale, bound and a stride per dim, then with a lane split (``elems`` > 0) start, tile stride and
-    a stride per dim."""
+    Numbers: ddr, lx offset, byte_lo, byte_hi, then per dim extent, lo, hi, ddr stride, lx stride, then
+    per gather index offset, scale, bound and a stride per dim, then with a lane split (``elems`` > 0)
+    start, tile stride and a stride per dim."""
 
     name = "dataflow.copy"
 

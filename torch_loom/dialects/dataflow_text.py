@@ -1,4 +1,4 @@
-"""Reading and writing the mixed numbers of the scheduler's dialects: an integer or an SSA value of type index."""
+"""Mixed numbers in the text of the scheduler's dialects: an integer or an SSA value of type index."""
 
 from __future__ import annotations
 

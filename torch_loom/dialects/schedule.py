@@ -1,8 +1,8 @@
 """The ``schedule`` dialect: a kernel as pipelines of stages that share buffers under credits.
 
-A pipeline's stages run concurrently and are ordered only by channels; a loop around a pipeline repeats all of it.
-Numbers are expression texts over launch symbols, the core number and loop variables, because this level is read
-by people; the next level (``dataflow``) has them as values.
+A pipeline's stages run concurrently and are ordered only by channels; a loop around a pipeline repeats
+all of it. Numbers are expression texts over launch symbols, the core number and loop variables, because
+this level is read by people; the next level (``dataflow``) has them as values.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from xdsl.irdl import (
     IRDLOperation,
     irdl_attr_definition,
     irdl_op_definition,
+    opt_prop_def,
     traits_def,
     var_operand_def,
     var_result_def,
@@ -200,6 +201,7 @@ class CompareOp(IRDLOperation):
     name = "spyreop.compare"
 
     arguments = var_operand_def()
+    predicate_ = opt_prop_def(StringAttr, prop_name="predicate")
     res = var_result_def()
 
     traits = traits_def(Pure())
@@ -267,6 +269,8 @@ class Idx32ToAddrOp(IRDLOperation):
     name = "spyreop.idx32toaddr"
 
     arguments = var_operand_def()
+    base = opt_prop_def(IntegerAttr)
+    stride = opt_prop_def(IntegerAttr)
     res = var_result_def()
 
     traits = traits_def(Pure())
@@ -333,6 +337,8 @@ class SliceReductionOp(IRDLOperation):
     name = "spyreop.slice_reduction"
 
     arguments = var_operand_def()
+    reduction_kind = opt_prop_def(StringAttr)
+    reduction_scope = opt_prop_def(StringAttr)
     res = var_result_def()
 
     traits = traits_def(Pure())

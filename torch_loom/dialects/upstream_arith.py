@@ -198,9 +198,9 @@ def _int_op(base: type[OpT], arity: int = 2, wraps: bool = False) -> type[OpT]:
 
 
 def _cast(
-    base: type[OpT], rule: Callable[[Attribute, Attribute], bool], fastmath: bool = False
+    base: type[OpT], rule: Callable[[Attribute, Attribute], bool], flags: dict[str, Attribute] | None = None
 ) -> type[OpT]:
-    defaults = {"fastmath": NO_FASTMATH} if fastmath else {}
+    defaults = flags or {}
     return derive(base, _Cast, DEFAULTS=defaults, ELEMENTS=staticmethod(rule))
 
 
@@ -274,11 +274,13 @@ def _bit_cast(a: Attribute, b: Attribute) -> bool:
     return (is_float(a) or _plain(a)) and (is_float(b) or _plain(b)) and element_bits(a) == element_bits(b)
 
 
-ExtFOp = _cast(xa.ExtFOp, _float_extend, fastmath=True)
-TruncFOp = _cast(xa.TruncFOp, _float_truncate, fastmath=True)
+ExtFOp = _cast(xa.ExtFOp, _float_extend, {"fastmath": NO_FASTMATH})
+TruncFOp = _cast(xa.TruncFOp, _float_truncate, {"fastmath": NO_FASTMATH})
 ExtSIOp = _cast(xa.ExtSIOp, lambda a, b: _plain(a) and _plain(b) and _wider(a, b))
 ExtUIOp = _cast(xa.ExtUIOp, lambda a, b: _plain(a) and _plain(b) and _wider(a, b))
-TruncIOp = _cast(xa.TruncIOp, lambda a, b: _plain(a) and _plain(b) and _wider(b, a))
+TruncIOp = _cast(
+    xa.TruncIOp, lambda a, b: _plain(a) and _plain(b) and _wider(b, a), {"overflowFlags": NO_OVERFLOW}
+)
 SIToFPOp = _cast(xa.SIToFPOp, lambda a, b: _plain(a) and is_float(b))
 UIToFPOp = _cast(xa.UIToFPOp, lambda a, b: _plain(a) and is_float(b))
 FPToSIOp = _cast(xa.FPToSIOp, lambda a, b: is_float(a) and _plain(b))

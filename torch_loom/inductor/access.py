@@ -161,10 +161,12 @@ def resolve(
     dims: list[Dim],
     indirect: set[sympy.Symbol],
     guarded: bool = False,
+    limits: dict[sympy.Symbol, tuple[int | None, int | None]] | None = None,
 ) -> Access:
     """Split a host-linear index into coordinates. Raises Unsupported when it is irregular.
 
-    A ``guarded`` access may leave its row: a mask discards what it reads there."""
+    A ``guarded`` access may leave its row: a mask discards what it reads there. ``limits`` say where the
+    mask can be on; the constant of the index is split so that coordinates are in range there."""
     index = sympy.expand(index)
     gathered: dict[HostDim, list[sympy.Symbol]] = {}
     for symbol in sorted(indirect & index.free_symbols, key=str):
@@ -200,9 +202,20 @@ def resolve(
             raise Unsupported(
                 f"access of {buffer.name}: stride {c} of index {index} follows no dim of the buffer"
             )
-    out = []
+    offsets = _inside(buffer, terms, constant, limits or {}) if guarded else None
+    if offsets is None:
+        offsets = _greedy(buffer, constant)
+    return Access(
+        buffer,
+        tuple(Coordinate(h, tuple(terms[h]), offsets[h], tuple(gathered.get(h, []))) for h in buffer.dims),
+    )
+
+
+def _greedy(buffer: Geometry, constant: sympy.Expr) -> dict[HostDim, sympy.Expr]:
+    """Split a constant over host dims, outermost first."""
+    out: dict[HostDim, sympy.Expr] = {}
     for h in buffer.dims:
-        offset = sympy.Integer(0)
+        offset: sympy.Expr = sympy.Integer(0)
         if h.host_stride == 1:
             offset, constant = constant, sympy.Integer(0)
         elif constant.is_Integer and h.host_stride.is_Integer:
@@ -210,8 +223,43 @@ def resolve(
             whole = abs(value) // step * (1 if value >= 0 else -1)
             offset, constant = sympy.Integer(whole), sympy.Integer(value - whole * step)
         else:
-            whole_part = exact_div(constant, h.host_stride) if constant != 0 else None
-            if whole_part is not None:
-                offset, constant = whole_part, sympy.Integer(0)
-        out.append(Coordinate(h, tuple(terms[h]), offset, tuple(gathered.get(h, []))))
-    return Access(buffer, tuple(out))
+            part = exact_div(constant, h.host_stride) if constant != 0 else None
+            if part is not None:
+                offset, constant = part, sympy.Integer(0)
+        out[h] = offset
+    return out
+
+
+def _inside(
+    buffer: Geometry,
+    terms: dict[HostDim, list[tuple[Dim, sympy.Expr]]],
+    constant: sympy.Expr,
+    limits: dict[sympy.Symbol, tuple[int | None, int | None]],
+) -> dict[HostDim, sympy.Expr] | None:
+    """Split a constant so that coordinates lie in their dims wherever the mask is on, innermost first;
+    None when sizes are symbolic or no such split exists."""
+    out: dict[HostDim, sympy.Expr] = {}
+    rest = constant
+    for at in range(len(buffer.dims) - 1, -1, -1):
+        h = buffer.dims[at]
+        low = high = 0
+        for d, c in terms[h]:
+            if not (c.is_Integer and d.extent.is_Integer):
+                return None
+            first, last = limits.get(d.symbol, (None, None))
+            low += int(c) * max(first or 0, 0)
+            high += int(c) * (min(int(d.extent), last if last is not None else int(d.extent)) - 1)
+        if not (rest.is_Integer and h.extent.is_Integer and h.host_stride.is_Integer):
+            return None
+        local = int(rest) // int(h.host_stride)
+        if at == 0:
+            out[h] = sympy.Integer(local)
+            continue
+        step = int(buffer.dims[at - 1].host_stride) // int(h.host_stride)
+        smallest = -low
+        offset = smallest + (local - smallest) % step
+        if high + offset >= int(h.extent):
+            return None
+        out[h] = sympy.Integer(offset)
+        rest = sympy.Integer(int(rest) - offset * int(h.host_stride))
+    return out

@@ -62,12 +62,14 @@ class Emitter(DefaultHandler):
         self.gathered: dict[sympy.Symbol, Gathered] = {}
         self.index_bytes = 0
         self.masks = 0
+        self.guards = {(t.name, t.index): t.limits for t in plan.record.touches if t.guarded}
 
     # -- memory ----
 
     def _access(self, name: str, index: sympy.Expr) -> Access:
         index = simplified(index, self.plan.dims)
-        return resolve(geometry(name), index, self.plan.dims, set(self.gathered), self.masks > 0)
+        limits = self.guards.get((name, index)) if self.masks else None
+        return resolve(geometry(name), index, self.plan.dims, set(self.gathered), self.masks > 0, limits)
 
     def load(self, name: str, index: sympy.Expr) -> Operand:
         if name in self.stored:

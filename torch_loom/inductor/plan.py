@@ -99,7 +99,7 @@ def flatten(node: SchedulerNode | FusedSchedulerNode) -> list[SchedulerNode]:
 
 def access_of(touch: Touch, dims: list[Dim]) -> Access:
     """The device access of a recorded touch."""
-    return resolve(geometry(touch.name), touch.index, dims, touch.indirect, touch.guarded)
+    return resolve(geometry(touch.name), touch.index, dims, touch.indirect, touch.guarded, touch.limits)
 
 
 def make_plan(nodes: list[SchedulerNode], cores: int, removed: set[str]) -> KernelPlan:
@@ -112,7 +112,7 @@ def make_plan(nodes: list[SchedulerNode], cores: int, removed: set[str]) -> Kern
 
     def indices(dims: Sequence[Dim]) -> list[tuple[sympy.Expr, list[sympy.Expr]]]:
         found = record(nodes, numel, rnumel, dims, removed)
-        return [(t.index, geometry(t.name).cuts) for t in found.touches]
+        return [(t.index, [] if t.guarded else geometry(t.name).cuts) for t in found.touches]
 
     dims = refine(bounds, indices)
     seen = record(nodes, numel, rnumel, dims, removed)

@@ -22,13 +22,52 @@ class Touch:
     store: bool
     indirect: set[sympy.Symbol] = field(default_factory=set)
     guarded: bool = False
+    limits: Limits = field(default_factory=dict)
+
+
+# Range [low, high) of a dim where a mask may be on; None for a side without a bound.
+Limits = dict[sympy.Symbol, tuple[int | None, int | None]]
 
 
 @dataclass(frozen=True)
 class Shadow:
-    """A value of the dry run: the symbols it depends on."""
+    """A value of the dry run: the symbols it depends on, the index it is (if it is one), and, for truth
+    values, the limits within which it can be true."""
 
     symbols: frozenset[sympy.Symbol]
+    index: sympy.Expr | None = None
+    limits: tuple[tuple[sympy.Symbol, int | None, int | None], ...] = ()
+
+
+def _compare(name: str, a: Any, b: Any) -> tuple[tuple[sympy.Symbol, int | None, int | None], ...]:
+    """Limits implied by a comparison of two indices whose difference is one dim and a constant."""
+    left = a.index if isinstance(a, Shadow) else None
+    right = b.index if isinstance(b, Shadow) else None
+    if left is None or right is None:
+        return ()
+    difference = sympy.expand(left - right)
+    if len(difference.free_symbols) != 1:
+        return ()
+    (symbol,) = difference.free_symbols
+    factor, rest = difference.coeff(symbol, 1), difference.subs(symbol, 0)
+    if factor == -1:  # -d + c < 0 is d > c
+        name = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}.get(name, name)
+        factor, rest = sympy.Integer(1), -rest
+    if factor != 1 or not rest.is_Integer:
+        return ()
+    bound = -int(rest)
+    sides = {"lt": (None, bound), "le": (None, bound + 1), "gt": (bound + 1, None), "ge": (bound, None)}
+    return ((symbol, *sides[name]),) if name in sides else ()
+
+
+def _merge(limits: Sequence[tuple[sympy.Symbol, int | None, int | None]]) -> Limits:
+    out: Limits = {}
+    for symbol, low, high in limits:
+        have = out.get(symbol, (None, None))
+        lows = [v for v in (low, have[0]) if v is not None]
+        highs = [v for v in (high, have[1]) if v is not None]
+        out[symbol] = (max(lows) if lows else None, min(highs) if highs else None)
+    return out
 
 
 @dataclass
@@ -54,7 +93,7 @@ def _symbols(values: Any) -> frozenset[sympy.Symbol]:
 class _Recorder(DefaultHandler):
     def __init__(self, record: Record) -> None:
         self.record = record
-        self.masks = 0
+        self.masks: list[Any] = []
         self.indirect: dict[sympy.Symbol, frozenset[sympy.Symbol]] = {}
 
     def _index(self, index: sympy.Expr) -> tuple[set[sympy.Symbol], frozenset[sympy.Symbol]]:
@@ -70,7 +109,8 @@ class _Recorder(DefaultHandler):
                 self.record.scalars.append(name)
             return Shadow(frozenset())
         gathered, symbols = self._index(index)
-        self.record.touches.append(Touch(name, index, False, gathered, self.masks > 0))
+        limits = _merge([x for mask in self.masks if isinstance(mask, Shadow) for x in mask.limits])
+        self.record.touches.append(Touch(name, index, False, gathered, bool(self.masks), limits))
         return Shadow(symbols)
 
     def store(self, name: str, index: sympy.Expr, value: Any, mode: str | None = None) -> None:
@@ -81,7 +121,12 @@ class _Recorder(DefaultHandler):
         self.store(name, index, value)
 
     def index_expr(self, expr: sympy.Expr, dtype: Any) -> Shadow:
-        return Shadow(self._index(sympy.sympify(expr))[1])
+        expr = sympy.sympify(expr)
+        gathered, symbols = self._index(expr)
+        return Shadow(symbols, None if gathered else expr)
+
+    def constant(self, value: Any, dtype: Any) -> Shadow:
+        return Shadow(frozenset(), sympy.Integer(value) if isinstance(value, int) else None)
 
     def indirect_indexing(
         self, value: Any, size: sympy.Expr, check: bool = True, wrap_neg: bool = True
@@ -91,9 +136,9 @@ class _Recorder(DefaultHandler):
         return symbol
 
     def masked(self, mask: Any, body: Any, other: Any) -> Shadow:
-        self.masks += 1
+        self.masks.append(mask)
         inside = body()
-        self.masks -= 1
+        self.masks.pop()
         return Shadow(_symbols([mask, inside]))
 
     def dot(self, a: Any, b: Any) -> Shadow:
@@ -115,6 +160,11 @@ class _Recorder(DefaultHandler):
 
     def _default(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self.record.operations += 1
+        if name in ("lt", "le", "gt", "ge"):
+            return Shadow(_symbols(args), limits=_compare(name, *args))
+        if name in ("and_", "logical_and", "bitwise_and"):
+            both = [x for a in args if isinstance(a, Shadow) for x in a.limits]
+            return Shadow(_symbols(args), limits=tuple(both))
         return Shadow(_symbols(args))
 
 

@@ -106,16 +106,16 @@ class Tiles:
         at, stride = self.base_of(c), self.number(c.dim.tile_stride)
         tiles = self.b.ceildiv(self.number(c.dim.extent), per_stick)
         tiled = [(d, s) for d, s in c.terms if d in self.block]
+        first = self.b.floordiv(at, per_stick)
+        # A guarded access may start before the row: the lane is the floor remainder.
+        lane = self.b.sub(at, self.b.mul(first, per_stick))
         if not tiled:
-            rows = Entry(tiles, stride, self.b.floordiv(at, per_stick), 1)
-            return [rows, Entry(per_stick, 1, self.b.mod(at, per_stick), 1)], None
+            return [Entry(tiles, stride, first, 1), Entry(per_stick, 1, lane, 1)], None
         d = tiled[0][0] if tiled[0][1] == 1 and len(tiled) == 1 else self._join(c, tiled)
         block = self.block[d]
         step = self._divides(c, per_stick)
         if isinstance(block, int) and step % block == 0 and per_stick % block == 0:
-            rows = Entry(tiles, stride, self.b.floordiv(at, per_stick), 1)
-            return [rows, Entry(per_stick, 1, self.b.mod(at, per_stick), block, d)], None
-        first = self.b.floordiv(at, per_stick)
+            return [Entry(tiles, stride, first, 1), Entry(per_stick, 1, lane, block, d)], None
         if step % per_stick == 0:
             return [
                 Entry(tiles, stride, first, self.b.ceildiv(block, per_stick), d),
@@ -123,7 +123,7 @@ class Tiles:
             ], 0
         count = self.b.ceildiv(self.b.add(block, per_stick - 1), per_stick)
         entries = [Entry(tiles, stride, first, count, d), Entry(per_stick, 1, 0, per_stick, d)]
-        return entries, self.b.mod(at, per_stick)
+        return entries, lane
 
     def _join(self, c: Coordinate, tiled: Sequence[tuple[Dim, sympy.Expr]]) -> Dim:
         """One dim for several that together walk a contiguous run of lanes."""

@@ -20,10 +20,11 @@ from xdsl.dialects.builtin import (
     LocationAttr,
     NameLoc,
     NoneAttr,
+    ShapedType,
     StringAttr,
     UnknownLoc,
 )
-from xdsl.ir import Attribute
+from xdsl.ir import Attribute, TypeAttribute
 from xdsl.parser import AttrParser
 from xdsl.utils.lexer import Span
 from xdsl.utils.mlir_lexer import MLIRTokenKind
@@ -31,6 +32,12 @@ from xdsl.utils.mlir_lexer import MLIRTokenKind
 from torch_loom.dialects.errors import parse_error
 
 _MAX_BITS = 64
+
+#: Width of integer types that are read; wider ones would only make numbers of absurd size.
+MAX_WIDTH = 256
+
+#: Elements of a dense constant; more is data, not a constant.
+MAX_DENSE = 1 << 22
 
 
 class KtirAttributes(AttrParser):
@@ -88,11 +95,21 @@ class KtirAttributes(AttrParser):
                 shown = "inf" if math.isinf(rounded) else "0"
                 warnings.append((span, "KT-P06", f"literal {value} rounds to {shown} in {kind}"))
 
+    # ---- types ----
+
+    def _parse_optional_integer_or_float_type(self) -> TypeAttribute | None:
+        token = self._current_token
+        match = self._builtin_integer_type_regex.match(token.text)
+        if match is not None and not 1 <= int(match[1]) <= MAX_WIDTH:
+            parse_error(self, "KT-P00", f"integer types have 1 to {MAX_WIDTH} bits, got {token.text}", token.span)
+        return super()._parse_optional_integer_or_float_type()
+
     # ---- dense ----
 
     def parse_dense_int_or_fp_elements_attr(self, type: Any) -> DenseIntOrFPElementsAttr:
         """``dense<...>`` where a hex number of a float type is its bit pattern, as in MLIR."""
         start = self._current_token.span.start
+        self._check_dense_size(start)
         result = super().parse_dense_int_or_fp_elements_attr(type)
         text = self.lexer.input.content[start : self._current_token.span.start]
         kind = result.type.element_type
@@ -117,6 +134,26 @@ class KtirAttributes(AttrParser):
             values *= math.prod(result.get_shape())
         self._resume_from(end)
         return DenseIntOrFPElementsAttr.from_list(result.type, values)  # type: ignore[type-var,arg-type,return-value]
+
+    def _check_dense_size(self, start: int) -> None:
+        """Refuse a splat of a huge type before it is expanded."""
+        depth = 0
+        while True:
+            token = self._current_token
+            if token.kind is MLIRTokenKind.EOF:
+                return
+            depth += {"<": 1, ">": -1}.get(token.text, 0)
+            self._consume_token()
+            if depth == 0:
+                break
+        if self._current_token.text == ":":
+            self._consume_token()
+            span = self._current_token.span
+            kind = self.parse_type()
+            shape = kind.get_shape() if isinstance(kind, ShapedType) else ()
+            if math.prod(d for d in shape if d > 0) > MAX_DENSE:
+                parse_error(self, "KT-P00", f"a dense constant of more than {MAX_DENSE} elements", span)
+        self._resume_from(start)
 
     # ---- locations ----
 

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 
 ERROR = "error"
 WARNING = "warning"
+NOTE = "note"
 
 
 @dataclass(frozen=True)

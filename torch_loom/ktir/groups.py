@@ -16,6 +16,10 @@ from torch_loom.dialects.errors import CodedVerifyError
 from torch_loom.dialects.ktdp import DeliveryOp, InterTileProduceOp, TileFutureType
 
 
+#: More groups than any grid can serve; a larger set is a mistake.
+MAX_GROUPS = 1 << 12
+
+
 def fail(code: str, message: str) -> CodedVerifyError:
     """The error to raise."""
     return CodedVerifyError(code, message)
@@ -27,6 +31,8 @@ def group_numbers(future: TileFutureType) -> list[int]:
         points = bound(future.groups.data)
     except UnboundedSet as error:
         raise fail("KT-V02", f"groups: {error}") from None
+    if points.bounds.size > MAX_GROUPS:
+        raise fail("KT-V02", f"{points.bounds.size} groups are more than {MAX_GROUPS}")
     return [int(p[0]) for p in points.points()]
 
 

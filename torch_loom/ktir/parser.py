@@ -314,6 +314,8 @@ class KtirParser(KtirAttributes, Parser):
                 default = getattr(definition, "default_value", None)
                 if default is not None and name not in op.properties:
                     op.properties[name] = default
+        for name, default in getattr(op_type, "DEFAULTS", {}).items():
+            op.properties.setdefault(name, op.attributes.pop(name, default))
         canonicalise = getattr(op, "canonicalise", None)
         if canonicalise is not None:
             canonicalise(self)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from xdsl.dialects.builtin import ArrayAttr, IndexType, IntegerAttr, ModuleOp
 from xdsl.dialects.func import FuncOp
@@ -24,6 +24,9 @@ from torch_loom.ktir.diagnostics import ERROR, Diagnostic, KtirError, Position, 
 from torch_loom.ktir.legacy import canonicalise_module
 from torch_loom.ktir.parser import KtirParser, ParseOptions, SourceMap
 from torch_loom.ktir.printer import print_module
+
+if TYPE_CHECKING:
+    from torch_loom.ktir.checks import CheckOptions
 
 # What xDSL's parsing code raises on malformed text besides its own errors; each becomes a diagnostic at the token
 # that was being read.
@@ -122,6 +125,12 @@ class Program:
         span = self.source.ops.get(op)
         return None if span is None else position_in(self.source.text, self.source.file, *span)
 
+    def check(self, options: CheckOptions | None = None) -> list[Diagnostic]:
+        """Errors, warnings and notes about the program; never raises."""
+        from torch_loom.ktir.checks import check_program
+
+        return check_program(self, options)
+
     def run(
         self,
         fn: str | None = None,
@@ -217,8 +226,20 @@ def load(
     return program
 
 
+_SUFFIXES = (".ktir", ".mlir")
+
+
+def _is_path(value: str | os.PathLike[str]) -> bool:
+    """A string is a path when it has the suffix of one or names a file; any other string is text."""
+    if not isinstance(value, str):
+        return True
+    if "\n" in value or "\0" in value or len(value) > 1024:
+        return False
+    return value.endswith(_SUFFIXES) or os.path.isfile(value)
+
+
 def _read(path_or_text: str | os.PathLike[str], file: str | None) -> tuple[str, str]:
-    if isinstance(path_or_text, str) and ("\n" in path_or_text or "func" in path_or_text or "{" in path_or_text):
+    if isinstance(path_or_text, str) and not _is_path(path_or_text):
         return path_or_text, file or "<text>"
     path = Path(path_or_text)
     data = path.read_bytes()

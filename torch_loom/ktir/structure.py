@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 _BROKEN = (AssertionError, AttributeError, IndexError, KeyError, TypeError, ValueError)
 
 
+_MAY_BE_EMPTY = ("builtin.module", "scf.forall.in_parallel")
+
+
 class _Checker:
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -73,7 +76,7 @@ class _Checker:
             if len(region.blocks) > 1:
                 self.report(op, "KT-V18", "regions have one block; use scf for control flow")
             for block in region.blocks:
-                if block.first_op is None and not isinstance(op, ModuleOp) and len(op.regions) == 1:
+                if block.first_op is None and op.name not in _MAY_BE_EMPTY and len(op.regions) == 1:
                     self.report(op, "KT-V18", "the region is empty, it needs a terminator")
                 self.block(block, isolated=isinstance(op, FuncOp | ModuleOp))
 
@@ -137,7 +140,7 @@ def check_structure(program: Program) -> list[Diagnostic]:
     checker = _Checker(program)
     checker.operation(program.module, is_last=False)
     names: dict[str, FuncOp] = {}
-    for op in program.module.body.block.ops:
+    for op in (op for block in program.module.body.blocks for op in block.ops):
         if not isinstance(op, FuncOp):
             continue
         if op.sym_name.data in names:

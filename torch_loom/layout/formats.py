@@ -107,7 +107,7 @@ def formats(dtype: Any) -> Formats:
     found = _BY_DTYPE.get(dtype_name(dtype))
     if found is None:
         supported = ", ".join(_BY_DTYPE)
-        raise UnsupportedDtype(f"spyre does not support dtype {dtype}; it supports {supported}")
+        raise UnsupportedDtype(f"Spyre backend does not support dtype {dtype}; it holds {supported}")
     return found
 
 

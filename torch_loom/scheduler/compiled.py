@@ -18,6 +18,7 @@ from torch_loom.arch import Chip
 from torch_loom.scheduler.errors import ScheduleError
 from torch_loom.scheduler.interpret import Interpreter
 from torch_loom.scheduler.lanes import STORAGE, to_registers, to_storage
+from torch_loom.scheduler.races import Race, Races
 from torch_loom.spyrecode.model import Access, ArgKind, Elem, Program
 
 Array = NDArray[Any]
@@ -57,8 +58,8 @@ class Compiled:
     def run(self, *, engine: str = "chip", seed: int = 0, **args: Any) -> dict[str, Array]:
         """Run with NumPy buffers (flat element order of the device, any shape) and numbers, by argument name.
 
-        ``engine`` is ``chip`` (SpyreCode on the functional engine) or ``dataflow`` (the DataflowIR interpreter).
-        Returns every buffer as it is afterwards; inputs are not changed."""
+        ``engine`` is ``chip`` (SpyreCode on the functional engine) or ``dataflow`` (the DataflowIR
+        interpreter). Returns every buffer as it is afterwards; inputs are not changed."""
         image = Image(self.program, args)
         if engine == "chip":
             image.run_chip(self.binary)
@@ -67,6 +68,13 @@ class Compiled:
         else:
             raise ValueError(f"engine '{engine}' is unknown: chip or dataflow")
         return image.results()
+
+    def check_races(self, *, seed: int = 0, **args: Any) -> list[Race]:
+        """Run the DataflowIR interpreter and report accesses that nothing orders."""
+        image = Image(self.program, args)
+        races = Races(len(image.ddr))
+        Interpreter(self._parsed(), image.ddr, image.named(), seed, races).run()
+        return races.found
 
     def _parsed(self) -> ModuleOp:
         if self.module is None:

@@ -1,7 +1,8 @@
 """The lane program of one segment: values of the graph become operations on registers.
 
 Registers are written once while the program is built; at the end they are renumbered so that inputs come
-first and a register is reused as soon as nothing reads it any more, which keeps the engine's working set small.
+first and a register is reused as soon as nothing reads it any more, which keeps the engine's working set
+small.
 """
 
 from __future__ import annotations

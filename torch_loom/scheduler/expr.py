@@ -342,13 +342,49 @@ def _divide_monomial(m: Monomial, by: Monomial) -> Monomial | None:
 
 
 def _below(a: Expr, d: Expr) -> bool:
-    """0 <= a < d, seen from ranges or because a is a counter of extent d."""
-    if a.const == 0 and len(a.terms) == 1 and a.terms[0][1] == 1 and len(a.terms[0][0]) == 1:
-        atom = a.terms[0][0][0]
-        if atom.extent is not None and atom.extent == d:
-            return True
+    """0 <= a < d, with every counter of a tensor dim at its last index."""
+    if a.lo is None or a.lo < 0:
+        return False
     gap = (d - a).lo
-    return a.lo is not None and a.lo >= 0 and gap is not None and gap > 0
+    if gap is not None and gap > 0:
+        return True
+    last = last_index(a)
+    return last is not None and nonnegative(d - 1 - last)
+
+
+def last_index(e: Expr) -> Expr | None:
+    """Upper bound of an expression in terms of extents: counters of tensor dims at extent - 1.
+
+    None when the expression is not monotone in a counter."""
+    total = Expr(e.const)
+    for monomial, c in e.terms:
+        if c < 0 and any(_counts(a) for a in monomial):
+            return None
+        product = Expr(c)
+        for atom in monomial:
+            top = _last_of(atom)
+            if top is None or (len(monomial) > 1 and (atom.lo is None or atom.lo < 0)):
+                return None
+            product = product * top
+        total = total + product
+    return total
+
+
+def _counts(atom: Atom) -> bool:
+    return atom.kind == "dim" or any(_counts(a) for arg in atom.args for m, _ in arg.terms for a in m)
+
+
+def _last_of(atom: Atom) -> Expr | None:
+    if not _counts(atom):
+        return of(atom)
+    if atom.kind == "dim":
+        return None if atom.extent is None else atom.extent - 1
+    if atom.kind == "mod":
+        return atom.args[1] - 1
+    if atom.kind == "floordiv" and not any(_counts(a) for a in atom.args[1].atoms()):
+        inner = last_index(atom.args[0])
+        return None if inner is None else floordiv(inner, atom.args[1])
+    return None
 
 
 def ceildiv(a: Number, d: Number) -> Expr:
@@ -434,7 +470,7 @@ def equal(a: Expr, b: Expr) -> Expr:
     return ONE - minimum(maximum(a - b, 0) + maximum(b - a, 0), 1)
 
 
-# ---- rewriting -----------------------------------------------------------------------------------------------
+# ---- rewriting ------------------------------------------------------------------------------------
 
 _BUILD: dict[str, Callable[[Expr, Expr], Expr]] = {
     "floordiv": floordiv,

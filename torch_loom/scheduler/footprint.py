@@ -38,8 +38,9 @@ class LaneCut:
 class Footprint:
     """Address in elements: start + sum strides[v] * v (+ gathered indices, + lane cut).
 
-    ``clips`` holds a range per variable that may leave the view; negative keys are coordinates without variables
-    (``lo`` is the coordinate, ``hi`` the size). ``gathers`` are the numbers of indirect coordinates."""
+    ``clips`` holds a range per variable that may leave the view; negative keys are coordinates without
+    variables (``lo`` is the coordinate, ``hi`` the size). ``gathers`` are the numbers of indirect
+    coordinates."""
 
     start: Expr
     strides: tuple[Expr, ...]

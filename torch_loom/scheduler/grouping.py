@@ -17,38 +17,43 @@ from dataclasses import dataclass, field
 
 from torch_loom.scheduler.errors import ScheduleError
 from torch_loom.scheduler.expr import ONE, Expr, substitute
-from torch_loom.scheduler.kernel import For, Indirect, Kernel, Kind, Load, Stmt, Store, Tile, Value
+from torch_loom.scheduler.kernel import Assign, For, Indirect, Kernel, Kind, Load, Stmt, Store, Tile, Value
 from torch_loom.spyrecode.model import VecOp
 
 Index = tuple[Expr, ...]
 
 _CHEAP = 1  # lane operations that are repeated rather than stored
-_HEAVY = {VecOp.EXP, VecOp.EXP2, VecOp.LOG, VecOp.TANH, VecOp.ERF, VecOp.POW, VecOp.DIV_F, VecOp.RSQRT, VecOp.SQRT,
-          VecOp.SIGMOID, VecOp.SILU, VecOp.GELU, VecOp.SIN, VecOp.COS, VecOp.RECIP}  # fmt: skip
+_HEAVY = {VecOp.EXP, VecOp.EXP2, VecOp.LOG, VecOp.TANH, VecOp.ERF, VecOp.POW, VecOp.DIV_F, VecOp.RSQRT,
+          VecOp.SQRT, VecOp.SIGMOID, VecOp.SILU, VecOp.GELU, VecOp.SIN, VecOp.COS, VecOp.RECIP}  # fmt: skip
 _UNIFORM = (Kind.CONST, Kind.SCALAR, Kind.INDEX)
 
 
 @dataclass(eq=False)
 class Sink:
-    """A value written to LX by a segment: a root, or what a store writes (``store`` is set).
+    """A value written to LX by a segment: a root, or what a store or assignment writes (``target``).
 
     ``source`` is evaluated over ``source.vars``; for a reduction it is the operand."""
 
     value: Value
     scope: int
     run: int
-    store: Store | None = None
+    target: Store | Assign | None = None
     level: int = 0
+
+    @property
+    def store(self) -> Store | None:
+        """The store it serves, if any."""
+        return self.target if isinstance(self.target, Store) else None
 
     @property
     def source(self) -> Value:
         """What is computed per point of the iteration space."""
-        return self.value.operands[0] if self.store is None and self.value.kind is Kind.REDUCE else self.value
+        return self.value.operands[0] if self.reduces else self.value
 
     @property
     def reduces(self) -> bool:
         """True if the points are folded."""
-        return self.store is None and self.value.kind is Kind.REDUCE
+        return self.target is None and self.value.kind is Kind.REDUCE
 
 
 @dataclass(eq=False)
@@ -71,8 +76,9 @@ class Grouping:
     roots: set[Value]
     forced: set[Value]
     sinks: dict[Value, Sink]
-    stores: dict[int, Sink]  # id(Store statement) -> sink
+    targets: dict[int, Sink]  # by id of the store or assignment
     loads: list[Load]  # live loads
+    cells: list[Value]  # live reads of cells
     load_run: dict[Value, int]
     runs: dict[int, list[list[Stmt]]]  # scope -> runs of statements (a loop is a run of its own)
 
@@ -86,9 +92,10 @@ class Grouper:
         self.fuse = fuse
         self.roots: set[Value] = set()
         self.sinks: dict[Value, Sink] = {}
-        self.store_sinks: dict[int, Sink] = {}
+        self.targets: dict[int, Sink] = {}
         self.runs: dict[int, list[list[Stmt]]] = {}
         self.run_of_loop: dict[int, int] = {}
+        self.assign_runs: set[tuple[int, int]] = set()
         self.load_run: dict[Value, int] = {}
         self.live: list[Value] = []
         self.users: dict[Value, list[Value]] = {}
@@ -98,6 +105,7 @@ class Grouper:
         self._cut_runs(0, self.kernel.body)
         self._find_live()
         self._choose_roots()
+        self._protect_cells()
         self._level_all()
         loads = [s for s in _loads(self.kernel.body) if s.value in self._live_set]
         return Grouping(
@@ -105,8 +113,9 @@ class Grouper:
             self.roots,
             self.forced,
             self.sinks,
-            self.store_sinks,
+            self.targets,
             loads,
+            [v for v in self.live if v.kind is Kind.CELL],
             self.load_run,
             self.runs,
         )
@@ -116,23 +125,39 @@ class Grouper:
     def _cut_runs(self, scope: int, body: list[Stmt]) -> None:
         runs: list[list[Stmt]] = [[]]
         written: set[int] = set()
+
+        def cut() -> None:
+            runs.append([])
+            written.clear()
+
+        batch: set[int] = set()  # cells of the assignments that happen at once
         for s in body:
+            if batch and not (isinstance(s, Assign) and s.cell.id not in batch):
+                cut()
+                batch.clear()
             if isinstance(s, For):
-                runs.append([s])
+                cut()
                 self.run_of_loop[s.id] = len(runs) - 1
-                runs.append([])
+                runs[-1].append(s)
+                cut()
                 self._cut_runs(s.id, s.body)
-                written = set()
                 continue
-            if isinstance(s, Load):
+            if isinstance(s, Assign):
+                if not batch:
+                    cut()
+                    self.assign_runs.add((scope, len(runs) - 1))
+                batch.add(s.cell.id)
+                self.targets[id(s)] = Sink(s.value, scope, len(runs) - 1, s)
+            elif isinstance(s, Load):
                 if _reads(s.value) & written:
-                    runs.append([])
-                    written = set()
+                    cut()
                 self.load_run[s.value] = len(runs) - 1
             else:
                 written.add(id(s) if s.tile.view.local else s.tile.view.arg)
-                self.store_sinks[id(s)] = Sink(s.value, scope, len(runs) - 1, s)
+                self.targets[id(s)] = Sink(s.value, scope, len(runs) - 1, s)
             runs[-1].append(s)
+        if batch:
+            cut()
         self.runs[scope] = runs
 
     # -- liveness ---------------------------------------------------------------------------------
@@ -147,11 +172,15 @@ class Grouper:
                 needed.add(id(source))
                 stack.append(source.value)
 
-        for sink in self.store_sinks.values():
-            assert sink.store is not None
-            if not sink.store.tile.view.local:
+        for sink in self.targets.values():
+            if sink.store is not None and not sink.store.tile.view.local:
                 stack.append(sink.value)
                 reads_indices(sink.store.tile)
+        assigned: dict[int, list[Value]] = {}
+        for sink in self.targets.values():
+            if isinstance(sink.target, Assign):
+                assigned.setdefault(sink.target.cell.id, []).append(sink.value)
+        read: set[int] = set()
         while stack:
             v = stack.pop()
             if v.id not in seen:
@@ -159,11 +188,10 @@ class Grouper:
                 stack.extend(v.operands)
                 if v.tile is not None:
                     reads_indices(v.tile)
-        self.store_sinks = {
-            k: s
-            for k, s in self.store_sinks.items()
-            if s.store is not None and (not s.store.tile.view.local or k in needed)
-        }
+                if v.kind is Kind.CELL:
+                    read.add(v.cell)
+                    stack.extend(assigned.get(v.cell, []))
+        self.targets = {k: s for k, s in self.targets.items() if _is_live(s, needed, read)}
         self.live = [seen[k] for k in sorted(seen)]
         self._live_set = set(self.live)
         for v in self.live:
@@ -176,10 +204,10 @@ class Grouper:
         cost = self._costs()
         level = self._barriers()
         reached: dict[Value, list[tuple[Sink, bool]]] = {v: [] for v in self.live}
-        for s in self.store_sinks.values():
+        for s in self.targets.values():
             reached[s.value].append((s, False))
         for v in reversed(self.live):
-            if v.kind in (Kind.LOAD, *_UNIFORM) and v not in self.forced:
+            if v.kind in (Kind.LOAD, Kind.CELL, *_UNIFORM) and v not in self.forced:
                 continue
             flows = reached[v]
             if not flows:
@@ -199,7 +227,7 @@ class Grouper:
     def _is_root(
         self, v: Value, flows: list[tuple[Sink, bool]], cost: dict[Value, int], level: dict[Value, int]
     ) -> bool:
-        if v in self.forced or v.kind in (Kind.REDUCE, Kind.PARTS):
+        if v in self.forced or v.kind is Kind.REDUCE:
             return True
         if v.kind is Kind.REMAP or (v.kind is Kind.MAP and v.op is VecOp.COPY):
             return False
@@ -235,7 +263,7 @@ class Grouper:
         v = strip(v)
         if v.kind is Kind.REMAP:
             v = strip(v.operands[0])
-        return v.kind is Kind.LOAD or v in self.roots or v in self.forced or v.kind is Kind.REDUCE
+        return v.kind in (Kind.LOAD, Kind.CELL, Kind.REDUCE) or v in self.roots or v in self.forced
 
     def _to_matmul(self, source: Value, m: Value) -> Index:
         for leaf, index in self.cone(source, source.vars):
@@ -246,7 +274,7 @@ class Grouper:
     def _costs(self) -> dict[Value, int]:
         cost: dict[Value, int] = {}
         for v in self.live:
-            if v.kind in (Kind.LOAD, Kind.REDUCE, Kind.MATMUL, Kind.PARTS, *_UNIFORM) or v in self.forced:
+            if v.kind in (Kind.LOAD, Kind.REDUCE, Kind.MATMUL, Kind.CELL, *_UNIFORM) or v in self.forced:
                 cost[v] = 0
             else:
                 own = 0
@@ -261,7 +289,7 @@ class Grouper:
         level: dict[Value, int] = {}
         for v in self.live:
             below = max((level[o] for o in v.operands), default=0)
-            step = v.kind in (Kind.REDUCE, Kind.PARTS)
+            step = v.kind is Kind.REDUCE
             if v.kind is Kind.MATMUL:
                 step = any(not self._plain(o) for o in v.operands)
             level[v] = below + step
@@ -272,12 +300,35 @@ class Grouper:
         runs = []
         for s in sinks:
             if s.scope == v.scope:
-                runs.append(s.run)
+                late = (s.scope, s.run) in self.assign_runs  # assignments read only what is complete
+                runs.append(s.run - late)
             else:
                 chain = self.kernel.path(s.scope)
                 child = chain[chain.index(v.scope) + 1]
                 runs.append(self.run_of_loop[child] - 1)
         return min(runs)
+
+    def _protect_cells(self) -> None:
+        """An assignment may compute in place only from its own cell at the same point; values that need other
+        cells of the same batch (or other points) are computed before the batch."""
+        batches: dict[tuple[int, int], list[Sink]] = {}
+        for s in self.targets.values():
+            if isinstance(s.target, Assign):
+                batches.setdefault((s.scope, s.run), []).append(s)
+        clash: set[Value] = set()
+        for batch in batches.values():
+            written = {s.target.cell.id for s in batch if isinstance(s.target, Assign)}
+            for s in batch:
+                assert isinstance(s.target, Assign)
+                for leaf, index in self.cone(s.value, s.value.vars, top=s.value not in self.roots):
+                    if leaf.kind is not Kind.CELL or leaf.cell not in written:
+                        continue
+                    own = leaf.cell == s.target.cell.id and index == s.value.vars
+                    if not own or any(o != 0 for o in s.target.offset):
+                        clash.add(s.value)
+        clash = {v for v in clash if v not in self.roots}
+        if clash:
+            raise MoreRoots(clash)
 
     # -- cones and levels ---------------------------------------------------------------------------
 
@@ -303,13 +354,13 @@ class Grouper:
                 yield u, at
 
     def _level_all(self) -> None:
-        for sink in sorted([*self.sinks.values(), *self.store_sinks.values()], key=_sink_order):
+        for sink in sorted([*self.sinks.values(), *self.targets.values()], key=_sink_order):
             sink.level = self._level(sink)
 
     def _level(self, sink: Sink) -> int:
         level = 0
         source = sink.source
-        opened = sink.store is None and not sink.reduces
+        opened = sink.target is None and not sink.reduces
         for leaf, index in self.cone(source, source.vars, top=opened or source not in self.roots):
             if leaf.kind is Kind.MATMUL and leaf not in self.roots:
                 for o in leaf.operands:
@@ -324,7 +375,7 @@ class Grouper:
         return level
 
     def _pointwise(self, sink: Sink, leaf: Value, index: Index) -> bool:
-        """True if the sink needs an elementwise root only at the point at hand, where both can be computed."""
+        """True if the sink needs an elementwise root only at the point where it computes itself."""
         other = self.sinks[leaf]
         return (
             self.fuse
@@ -348,9 +399,9 @@ class Grouper:
     def _groups(self) -> list[Group]:
         groups: dict[tuple[object, ...], Group] = {}
         group_of: dict[Sink, Group] = {}
-        for sink in sorted([*self.sinks.values(), *self.store_sinks.values()], key=_sink_order):
+        for sink in sorted([*self.sinks.values(), *self.targets.values()], key=_sink_order):
             source = sink.source
-            opened = sink.store is None and not sink.reduces
+            opened = sink.target is None and not sink.reduces
             products = []
             for leaf, index in self.cone(source, source.vars, top=opened or source not in self.roots):
                 if leaf.kind is Kind.MATMUL and leaf not in self.roots:
@@ -359,16 +410,21 @@ class Grouper:
                     near = group_of.get(self.sinks[leaf])
                     if near is not None and near.level == sink.level and near.matmul is not None:
                         products.append(near.matmul)
-            if sink.value.kind is Kind.MATMUL and sink.store is None:
+            if sink.value.kind is Kind.MATMUL and sink.target is None:
                 products = [sink.value]
             products = list(dict.fromkeys(products))
             if len(products) > 1:
                 raise MoreRoots(set(products[:-1]))
             matmul = products[0] if products else None
             space = matmul.shape if matmul is not None else source.shape
-            key = (sink.scope, sink.run, sink.level, tuple(e.key for e in space), matmul.id if matmul else -1)
-            if not self.fuse:
-                key = (*key, id(sink))
+            key = (
+                sink.scope,
+                sink.run,
+                sink.level,
+                tuple(e.key for e in space),
+                matmul.id if matmul else -1,
+                0 if self.fuse else id(sink),
+            )
             group = groups.setdefault(key, Group(sink.scope, sink.run, sink.level, space, matmul))
             group.sinks.append(sink)
             group_of[sink] = group
@@ -384,7 +440,7 @@ class MoreRoots(Exception):
 
 
 def _sink_order(s: Sink) -> tuple[int, int]:
-    return (s.source.id if s.store is not None else s.value.id, 1 if s.store is not None else 0)
+    return (s.value.id, 0 if s.target is None else 1)
 
 
 def _loads(body: list[Stmt]) -> Iterator[Load]:
@@ -393,6 +449,14 @@ def _loads(body: list[Stmt]) -> Iterator[Load]:
             yield s
         elif isinstance(s, For):
             yield from _loads(s.body)
+
+
+def _is_live(s: Sink, needed: set[int], read: set[int]) -> bool:
+    """True for stores to DDR, local stores whose indices are needed, assignments to cells that are read."""
+    if isinstance(s.target, Assign):
+        return s.target.cell.id in read
+    assert s.target is not None
+    return not s.target.tile.view.local or id(s.target) in needed
 
 
 def index_sources(tile: Tile) -> list[Store]:
@@ -411,7 +475,7 @@ def _has_data(v: Value) -> bool:
     stack = [v]
     while stack:
         u = stack.pop()
-        if u.kind in (Kind.LOAD, Kind.REDUCE, Kind.MATMUL, Kind.PARTS):
+        if u.kind in (Kind.LOAD, Kind.REDUCE, Kind.MATMUL, Kind.CELL):
             return True
         stack.extend(u.operands)
     return False

@@ -1,10 +1,10 @@
 """Run a DataflowIR module in NumPy: the executor of this level, independent of the chip's engine.
 
-Units of a core are coroutines that run until they must wait. Transfer units wait for credits; the compute group
-waits for each other: a segment runs when its vector part and all its loads and stores have been reached, and a unit
-does not pass a release, or a part of another segment, before its own segment has run. When nobody can go on and
-somebody is not finished, that is a deadlock and the error names every waiting unit. The order in which units are
-tried is random (``seed``); results must not depend on it.
+Units of a core are coroutines that run until they must wait. Transfer units wait for credits; the
+compute group waits for each other: a segment runs when its vector part and all its loads and stores have
+been reached, and a unit does not pass a release, or a part of another segment, before its own segment
+has run. When nobody can go on and somebody is not finished, that is a deadlock and the error names every
+waiting unit. The order in which units are tried is random (``seed``); results must not depend on it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from xdsl.ir import Block, SSAValue
 from torch_loom.dialects import dataflow as df
 from torch_loom.scheduler.lanes import LANES, STORAGE, reduce_lanes, to_registers, to_storage
 from torch_loom.scheduler.postfix import parse
+from torch_loom.scheduler.races import Races
 
 Bytes = NDArray[np.uint8]
 Env = dict[SSAValue, int]
@@ -63,10 +64,15 @@ class Segment:
 
 
 class Interpreter:
-    """Executes one module on a DDR image; ``args`` are (address, bytes) or numbers by name."""
+    """Executes one module on a DDR image; ``args`` are (address, bytes) or numbers by name.
 
-    def __init__(self, module: ModuleOp, ddr: Bytes, args: dict[str, Any], seed: int = 0) -> None:
+    With ``races`` every access is watched; ``run`` itself does not fail for a race."""
+
+    def __init__(
+        self, module: ModuleOp, ddr: Bytes, args: dict[str, Any], seed: int = 0, races: Races | None = None
+    ) -> None:
         self.ddr = ddr
+        self.races = races
         self.args = args
         self.random = random.Random(seed)
         self.program = next(op for op in module.body.block.ops if isinstance(op, df.ProgramOp))
@@ -134,27 +140,45 @@ _OPERATORS: dict[str, Any] = {
 }
 
 
+def _reason(wait: Wait) -> str:
+    if wait.kind == "segment":
+        return f"segment {wait.key.number}"
+    channel, side = wait.key
+    return f"{side} of {channel}"
+
+
 class Core:
     """One core: its LX, credits and unit coroutines."""
 
     def __init__(self, owner: Interpreter, number: int) -> None:
         self.owner, self.number = owner, number
         self.lx = np.zeros(owner.lx_bytes, dtype=np.uint8)
-        self.credits = {(c, "empty"): phases for c, phases in owner.channels.items()}
-        self.credits |= {(c, "full"): 0 for c in owner.channels}
-        self.releases: dict[tuple[str, str], int] = {}
-        self.segments: dict[int, Segment] = {}
+        self._reset(owner.channels)
+        races = owner.races
+        self.races = None if races is None else races.core(number, owner.lx_bytes, owner.channels)
         leaf = {f"s{k}": v for k, v in enumerate(owner.symbols)} | {"core": number}
         self.slots: Env = {op.result: evaluate(op.expr.data, leaf) for op in owner.slots}
 
+    def _reset(self, channels: dict[str, int]) -> None:
+        """Credits and segments as they are before the first instruction."""
+        self.phases = channels
+        self.credits = {(c, "empty"): phases for c, phases in channels.items()}
+        self.credits |= {(c, "full"): 0 for c in channels}
+        self.releases: dict[tuple[str, str], int] = {}
+        self.segments: dict[int, Segment] = {}
+
     def run(self) -> None:
         """Interleave the units until all are finished."""
-        running = {u: self._unit(u, block, dict(self.slots)) for u, block in self.owner.units.items()}
+        self.interleave(self.owner.units, self.owner.random)
+
+    def interleave(self, units: dict[str, Block], order_by: random.Random) -> None:
+        """Run the streams until all end. Raises ``DataflowError`` when none can go on."""
+        running = {u: self._unit(u, block, dict(self.slots)) for u, block in units.items()}
         waiting: dict[str, Wait | None] = dict.fromkeys(running)
         while running:
             progress = False
             order = list(running)
-            self.owner.random.shuffle(order)
+            order_by.shuffle(order)
             for unit in order:
                 wait = waiting[unit]
                 if wait is not None and not self._ready(wait):
@@ -166,11 +190,7 @@ class Core:
                     del running[unit]
             if not progress:
                 self._deadlock({u: waiting[u] for u in running})
-        left = {
-            k: v
-            for k, v in self.credits.items()
-            if v != (self.owner.channels[k[0]] if k[1] == "empty" else 0)
-        }
+        left = {k: v for k, v in self.credits.items() if v != (self.phases[k[0]] if k[1] == "empty" else 0)}
         if left:
             raise DataflowError(f"core {self.number} ends with credits {left}")
 
@@ -178,11 +198,7 @@ class Core:
         return self.credits[wait.key] > 0 if wait.kind == "credit" else wait.key.done
 
     def _deadlock(self, waits: dict[str, Wait | None]) -> None:
-        rows = [
-            f"{u} waits for {f'{w.key[1]} of {w.key[0]}' if w.kind == 'credit' else f'segment {w.key.number}'}"
-            for u, w in waits.items()
-            if w is not None
-        ]
+        rows = [f"{u} waits for {_reason(w)}" for u, w in waits.items() if w is not None]
         raise DataflowError(f"deadlock on core {self.number}: {'; '.join(rows)}")
 
     # -- streams ----------------------------------------------------------------------------------
@@ -203,29 +219,38 @@ class Core:
     def _body(self, unit: str, block: Block, env: Env, pending: list[Segment]) -> Generator[Wait, None, None]:
         for op in block.ops:
             if isinstance(op, df.LoopOp):
-                for i in range(self._value(op.count, env)):
+                for i in range(self._trips(op, env)):
                     env[op.body.block.args[0]] = i
                     yield from self._body(unit, op.body.block, env, pending)
             elif isinstance(op, df.LetOp):
-                leaf = {f"d{k}": env[v] for k, v in enumerate(op.values)}
-                env[op.result] = evaluate(op.expr.data, leaf)
+                self._let(op, env)
             elif isinstance(op, df.AcquireOp):
                 key = (op.channel.data, op.side.data)
                 while self.credits[key] <= 0:
                     yield Wait("credit", key)
                 self.credits[key] -= 1
+                if self.races is not None:
+                    self.races.acquire(unit, *key)
             elif isinstance(op, df.ReleaseOp):
                 yield from self._settle(pending, None)
                 self.credits[op.channel.data, op.side.data] += 1
+                if self.races is not None:
+                    self.races.release(unit, op.channel.data, op.side.data)
                 count = (unit, op.channel.data)
                 self.releases[count] = self.releases.get(count, 0) + 1
             elif isinstance(op, df.CopyOp):
-                self._copy(unit, op, [self._value(n, env) for n in op.numbers()])
+                self._copy(unit, op, self._numbers(op, env))
             else:
                 yield from self._part(unit, op, env, pending)
 
-    def _value(self, n: df.Number, env: Env) -> int:
-        return n if isinstance(n, int) else env[n]
+    def _numbers(self, op: Any, env: Env) -> list[int]:
+        return [n if isinstance(n, int) else env[n] for n in op.numbers()]
+
+    def _trips(self, op: df.LoopOp, env: Env) -> int:
+        return self._numbers(op, env)[0]
+
+    def _let(self, op: df.LetOp, env: Env) -> None:
+        env[op.result] = evaluate(op.expr.data, {f"d{k}": env[v] for k, v in enumerate(op.values)})
 
     def _address(self, unit: str, block: str, channel: str, offset: int) -> int:
         start, size, phases = self.owner.blocks[block]
@@ -241,7 +266,7 @@ class Core:
         yield from self._settle(pending, part)
         if part not in pending:
             pending.append(part)
-        n = [self._value(v, env) for v in op.numbers()]
+        n = self._numbers(op, env)
         if isinstance(op, df.SegLoadOp | df.SegStoreOp):
             at = self._address(unit, op.lx.data[0].data, op.lx.data[1].data, n[0])
             table: Any = part.loads if isinstance(op, df.SegLoadOp) else part.stores
@@ -282,8 +307,15 @@ class Core:
     def _read(self, port: tuple[df.SegLoadOp, int, list[int]], extents: list[int]) -> NDArray[Any]:
         op, at, strides = port
         where = self._elements(at, op.elem.data, strides, extents)
+        self._watch("L1LU", where, op, write=False)
         memory = self.lx.view(STORAGE[op.elem.data])
         return to_registers(memory[where], op.elem.data)
+
+    def _watch(self, unit: str, where: NDArray[np.int64], op: Any, write: bool) -> None:
+        if self.races is not None:
+            size = np.dtype(STORAGE[op.elem.data]).itemsize
+            what = f"segment {op.seg.data} ({op.lx.data[0].data})"
+            self.races.access(unit, where * size, size, write, what)
 
     def _run(self, s: Segment) -> None:
         assert s.vec is not None
@@ -339,6 +371,7 @@ class Core:
             value = reduce_lanes(value, words[3], dims)
             extents = [1 if k in dims else e for k, e in enumerate(extents)]
         where = self._elements(at, op.elem.data, strides, extents)
+        self._watch("L1SU", where, op, write=True)
         self.lx.view(STORAGE[op.elem.data])[where] = to_storage(value, op.elem.data)
 
     # -- transfers --------------------------------------------------------------------------------
@@ -363,6 +396,8 @@ class Core:
             )
             for k in range(rank):
                 index += grid[k] * n[at + 3 + k]
+            if self.races is not None:
+                self.races.access(unit, index[inside], 4, False, f"the indices of {_where(op)}")
             found = self.lx.view(np.int32)[index[inside] // 4].astype(np.int64)
             if found.size and not 0 <= found.min() <= found.max() < n[at + 2]:
                 raise DataflowError(
@@ -377,6 +412,8 @@ class Core:
             ddr += x // op.elems.data * n[at + 1] + x % op.elems.data * leaf
         lanes = np.arange(leaf, dtype=np.int64)
         if unit == "MNILU" and op.zero_fill.data:
+            if self.races is not None:
+                self.races.access(unit, lx[~inside], leaf, True, f"the zero fill of {_where(op)}")
             self.lx[(lx[~inside][:, None] + lanes).ravel()] = 0
         from_ddr = (ddr[inside][:, None] + lanes).ravel()
         in_lx = (lx[inside][:, None] + lanes).ravel()
@@ -387,11 +424,13 @@ class Core:
             keep = (position >= n[2]) & (position < n[3])
         from_ddr, in_lx = from_ddr[keep], in_lx[keep]
         if from_ddr.size and not start <= from_ddr.min() <= from_ddr.max() < start + size:
-            raise DataflowError(
-                f"bytes {from_ddr.min() - start}..{from_ddr.max() - start} of '{op.arg.data}' ({size} bytes) at {_where(op)}"
-            )
+            first, last = from_ddr.min() - start, from_ddr.max() - start
+            raise DataflowError(f"bytes {first}..{last} of '{op.arg.data}' ({size} bytes) at {_where(op)}")
         if in_lx.size and not 0 <= in_lx.min() <= in_lx.max() < self.lx.size:
             raise DataflowError(f"LX bytes {in_lx.min()}..{in_lx.max()} lie outside LX at {_where(op)}")
+        if self.races is not None and self.owner.races is not None:
+            self.races.access(unit, in_lx, 1, unit == "MNILU", _where(op))
+            self.owner.races.ddr(self.number, from_ddr, unit == "MNISU", _where(op))
         if unit == "MNILU":
             self.lx[in_lx] = self.owner.ddr[from_ddr]
         else:

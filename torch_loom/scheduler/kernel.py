@@ -93,8 +93,9 @@ class Indirect:
 
 @dataclass(frozen=True)
 class Tile:
-    """Points ``vars`` (counters 0 .. extent-1) of the box domain; ``coords`` gives the view coordinate per view
-    dim, an expression over the variables or an ``Indirect``. Tensor dim j runs over variable ``order[j]``."""
+    """Points ``vars`` (counters 0 .. extent-1) of the box domain; ``coords`` gives the view coordinate
+    per view dim, an expression over the variables or an ``Indirect``. Tensor dim j runs over variable
+    ``order[j]``."""
 
     view: View
     vars: tuple[Expr, ...]
@@ -120,9 +121,7 @@ class Kind(Enum):
     REMAP = auto()  # the operand at other indices
     REDUCE = auto()  # a fold over dims
     MATMUL = auto()  # [b, m, k] x [b, k, n] -> [b, m, n]
-    PARTS = auto()  # an operand overwritten by another on a box
-    CARRY = auto()  # the value of an iter_arg at the start of an iteration
-    RESULT = auto()  # an iter_arg after the loop
+    CELL = auto()  # what assignments have left in a cell at this point of the program
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,7 +145,7 @@ class Value:
     tile: Tile | None = None
     reduce: Reduce = Reduce.NONE
     dims: tuple[int, ...] = ()
-    box: tuple[tuple[Expr, Expr], ...] = ()
+    cell: int = -1
     arg: int = -1
     where: str = ""
     op_name: str = ""
@@ -171,6 +170,28 @@ class Store:
     where: str = ""
 
 
+@dataclass(frozen=True)
+class Cell:
+    """LX memory that statements assign to: a loop-carried tensor, the result of a branch, a tensor put
+    together from parts."""
+
+    id: int
+    dtype: str
+    shape: tuple[Expr, ...]
+
+
+@dataclass(eq=False)
+class Assign:
+    """Statement: write ``value`` into a cell, its index (0, ..) at ``offset``.
+
+    Assignments that follow each other happen at once: all values are those from before."""
+
+    cell: Cell
+    value: Value
+    offset: tuple[Expr, ...]
+    where: str = ""
+
+
 @dataclass(eq=False)
 class For:
     """Statement: run ``body`` for var = 0 .. count-1. ``id`` is the scope of the body."""
@@ -180,11 +201,9 @@ class For:
     count: Expr
     body: list[Stmt] = field(default_factory=list)
     where: str = ""
-    carries: list[tuple[Value, Value, Value, Value]] = field(default_factory=list)
-    """Per carried tensor: (carry, initial value, yielded value, result)."""
 
 
-Stmt = Load | Store | For
+Stmt = Load | Store | Assign | For
 
 
 @dataclass
@@ -197,7 +216,7 @@ class Kernel:
     body: list[Stmt]
     parents: dict[int, int]  # scope -> enclosing scope; the function body is scope 0 with parent -1
     numerics: Numerics
-    stored: dict[int, Value] = field(default_factory=dict)
+    cells: list[Cell] = field(default_factory=list)
 
     def encloses(self, outer: int, inner: int) -> bool:
         """True if scope ``outer`` is ``inner`` or around it."""

@@ -37,7 +37,8 @@ FLOAT_OPS: dict[str, V] = {
 
 INT_OPS: dict[str, V] = {
     "arith.addi": V.ADD_I, "arith.subi": V.SUB_I, "arith.muli": V.MUL_I, "arith.divsi": V.DIV_I,
-    "arith.floordivsi": V.FLOORDIV_I, "arith.remsi": V.REM_I, "arith.divui": V.UDIV_I, "arith.remui": V.UREM_I,
+    "arith.floordivsi": V.FLOORDIV_I, "arith.remsi": V.REM_I, "arith.divui": V.UDIV_I,
+    "arith.remui": V.UREM_I,
     "arith.minsi": V.MIN_I, "arith.maxsi": V.MAX_I, "arith.andi": V.AND_I, "arith.ori": V.OR_I,
     "arith.xori": V.XOR_I, "arith.shli": V.SHL_I, "arith.shrsi": V.SHR_I, "arith.shrui": V.SHRU_I,
     "linalg.add": V.ADD_I, "linalg.sub": V.SUB_I, "linalg.mul": V.MUL_I, "linalg.max": V.MAX_I,

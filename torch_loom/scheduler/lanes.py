@@ -1,6 +1,7 @@
 """Lane operations and element formats in NumPy, for the DataflowIR interpreter.
 
-Registers are float32 or int32 arrays over the iteration space, masks are float 0.0 / 1.0, as the chip has them.
+Registers are float32 or int32 arrays over the iteration space, masks are float 0.0 / 1.0, as the chip
+has them.
 """
 
 from __future__ import annotations
@@ -65,11 +66,15 @@ def _shift(a: Array) -> Array:
     return a & 31
 
 
-def round_bf16(a: Array) -> Array:
+def round_bf16(a: Array) -> Any:
     """Nearest bf16 value, ties to even, as float32."""
     bits = np.ascontiguousarray(a, dtype=F).view(np.uint32)
     rounded = bits + 0x7FFF + ((bits >> 16) & 1)
     return np.where(np.isnan(a), F(np.nan), (rounded & np.uint32(0xFFFF0000)).view(F))
+
+
+def _select(c: Array, a: Array, b: Array) -> Array:
+    return np.where(c != 0, a, b)
 
 
 def _gelu(x: Array) -> Array:
@@ -98,7 +103,7 @@ LANES: dict[str, Callable[..., Array]] = {
     "eq_f": lambda a, b: _mask(a == b), "ne_f": lambda a, b: _mask(a != b), "lt_f": lambda a, b: _mask(a < b),
     "le_f": lambda a, b: _mask(a <= b), "gt_f": lambda a, b: _mask(a > b), "ge_f": lambda a, b: _mask(a >= b),
     "isnan": lambda a: _mask(np.isnan(a)), "isinf": lambda a: _mask(np.isinf(a)),
-    "select": lambda c, a, b: np.where(c != 0, a, b),
+    "select": _select,
     "and_m": lambda a, b: _mask((a != 0) & (b != 0)), "or_m": lambda a, b: _mask((a != 0) | (b != 0)),
     "xor_m": lambda a, b: _mask((a != 0) ^ (b != 0)), "not_m": lambda a: _mask(a == 0),
     "add_i": _int(np.add), "sub_i": _int(np.subtract), "mul_i": _int(np.multiply), "min_i": _int(np.minimum),
@@ -116,18 +121,23 @@ LANES: dict[str, Callable[..., Array]] = {
     "ult_i": lambda a, b: _mask(_unsigned(a) < _unsigned(b)),
     "ule_i": lambda a, b: _mask(_unsigned(a) <= _unsigned(b)),
     "f_to_i": _to_int, "i_to_f": lambda a: a.astype(F), "u_to_f": lambda a: _unsigned(a).astype(F),
-    "round_df16": df16.round_f32, "round_f16": lambda a: a.astype(np.float16).astype(F), "round_bf16": round_bf16,
+    "round_df16": df16.round_f32, "round_bf16": round_bf16,
+    "round_f16": lambda a: a.astype(np.float16).astype(F),
     "copy": lambda a: a,
 }  # fmt: skip
 
 REDUCE: dict[str, tuple[Callable[..., Array], float | int]] = {
-    "add": (np.add, 0.0), "mul": (np.multiply, 1.0), "max": (np.maximum, -math.inf), "min": (np.minimum, math.inf),
-    "add_i": (np.add, 0), "mul_i": (np.multiply, 1), "max_i": (np.maximum, -(2**31)), "min_i": (np.minimum, 2**31 - 1),
+    "add": (np.add, 0.0), "mul": (np.multiply, 1.0),
+    "max": (np.maximum, -math.inf), "min": (np.minimum, math.inf),
+    "add_i": (np.add, 0), "mul_i": (np.multiply, 1),
+    "max_i": (np.maximum, -(2**31)), "min_i": (np.minimum, 2**31 - 1),
     "or_m": (np.maximum, 0.0), "and_m": (np.minimum, 1.0),
 }  # fmt: skip
 
-STORAGE = {"DF16": np.uint16, "F32": F, "I32": np.int32, "F16": np.float16, "BF16": np.uint16, "I16": np.int16,
-           "I8": np.int8, "U8": np.uint8, "I64": np.int64}  # fmt: skip
+STORAGE: dict[str, Any] = {
+    "DF16": np.uint16, "F32": F, "I32": np.int32, "F16": np.float16, "BF16": np.uint16, "I16": np.int16,
+    "I8": np.int8, "U8": np.uint8, "I64": np.int64,
+}  # fmt: skip
 
 
 def to_registers(stored: Array, elem: str) -> Array:

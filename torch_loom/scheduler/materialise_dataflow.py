@@ -1,8 +1,8 @@
 """Pass 8: the plan written as a DataflowIR module, one stream per unit.
 
-Each unit gets the loops it has work in (the compute group shares all of its loops), its part of every node, and
-the synchronisation around them. An expression without loop variables is a slot of the value table; with them it
-is a ``let`` at the head of the innermost loop it depends on.
+Each unit gets the loops it has work in (the compute group shares all of its loops), its part of every
+node, and the synchronisation around them. An expression without loop variables is a slot of the value
+table; with them it is a ``let`` at the head of the innermost loop it depends on.
 """
 
 from __future__ import annotations

@@ -35,6 +35,8 @@ from torch_loom.scheduler.graph import Graph
 from torch_loom.scheduler.kernel import (
     FLOATS,
     ArgInfo,
+    Assign,
+    Cell,
     For,
     Indirect,
     Kernel,
@@ -116,6 +118,7 @@ class Normaliser:
         self.env: dict[SSAValue, Any] = {}
         self.body: list[Stmt] = []
         self.parents = {0: -1}
+        self.cells: list[Cell] = []
         self.locals: dict[tuple[Expr, str], Store] = {}
         self.bounds = bounds
         self.name = fn
@@ -131,7 +134,9 @@ class Normaliser:
         block = self.func.regions[0].blocks[0]
         self._arguments(block)
         self.block(block)
-        return Kernel(self.name, self.cores, self.args, self.body, self.parents, self.graph.numerics)
+        return Kernel(
+            self.name, self.cores, self.args, self.body, self.parents, self.graph.numerics, self.cells
+        )
 
     def _arguments(self, block: Block) -> None:
         for k, (arg, known) in enumerate(zip(block.args, self.arguments, strict=True)):
@@ -161,7 +166,7 @@ class Normaliser:
             handler = HANDLERS.get(op.name)
             self.at(op)
             if handler is None:
-                self.fail("this operation cannot be scheduled")
+                raise self.error("this operation cannot be scheduled")
             handler(self, op)
 
     def at(self, op: Operation) -> None:
@@ -170,7 +175,11 @@ class Normaliser:
 
     def fail(self, message: str, hint: str = "") -> Any:
         """Raise a located error about the operation at hand."""
-        raise ScheduleError(message, op=self.graph.op_name, where=self.graph.where, hint=hint)
+        raise self.error(message, hint)
+
+    def error(self, message: str, hint: str = "") -> ScheduleError:
+        """A located error about the operation at hand."""
+        return ScheduleError(message, op=self.graph.op_name, where=self.graph.where, hint=hint)
 
     # -- environment ------------------------------------------------------------------------------
 
@@ -216,6 +225,20 @@ class Normaliser:
         if isinstance(found, Value | Empty):
             return found.shape
         return ()
+
+    def new_cell(self, dtype: str, shape: tuple[Expr, ...]) -> Cell:
+        """LX memory to assign to."""
+        self.cells.append(Cell(len(self.cells), dtype, shape))
+        return self.cells[-1]
+
+    def assign(self, cell: Cell, value: Value, offset: tuple[Expr, ...] | None = None) -> None:
+        """Statement: write into a cell."""
+        at = tuple(ex.ZERO for _ in cell.shape) if offset is None else offset
+        self.body.append(Assign(cell, value, at, self.graph.where))
+
+    def read(self, cell: Cell) -> Value:
+        """What a cell holds at this point of the program."""
+        return self.graph.fresh(Kind.CELL, cell.dtype, cell.shape, cell=cell.id)
 
     def mixed(self, op: Operation, static: str, operands: list[SSAValue]) -> tuple[Expr, ...]:
         """A static list with markers where SSA values stand."""
@@ -500,47 +523,133 @@ def _terminator(n: Normaliser, op: Operation) -> None:
 
 @handles("scf.for")
 def _for(n: Normaliser, op: Operation) -> None:
-    if len(op.operands) > 3:
-        n.fail("loop-carried values cannot be scheduled yet", hint="store the partial result or unroll")
-    lower, upper, step = (n.number(v) for v in op.operands)
+    lower, upper, step = (n.number(v) for v in op.operands[:3])
     if step.static and step.value <= 0:
         n.fail(f"a loop step must be positive, got {step.value}")
     block = op.regions[0].blocks[0]
     count = ex.ceildiv(upper - lower, step)
-    if count.hi is not None and count.hi <= 0:
-        return
-    if count == 1:
-        n.set(block.args[0], lower)
-        n.block(block)
+    initial = [n.env[v] for v in op.operands[3:]]
+    if (count.hi is not None and count.hi <= 0) or count == 1:
+        if count == 1:
+            _bind(n, block, lower, initial)
+            n.block(block)
+            initial = [n.env[v] for v in list(block.ops)[-1].operands]
+        for result, value in zip(op.results, initial, strict=True):
+            n.set(result, value)
         return
     scope = len(n.parents)
     var = ex.variable("var", f"i{scope}", count)
     loop = For(scope, var, count, where=n.graph.where)
-    n.set(block.args[0], lower + var * step)
-    _nested(n, loop, block)
+    _carried_loop(n, op, loop, lower + var * step, initial)
 
 
-def _nested(n: Normaliser, loop: For, block: Block) -> None:
+def _bind(n: Normaliser, block: Block, index: Expr, carried: Sequence[Any]) -> None:
+    for arg, value in zip(block.args, [index, *carried], strict=True):
+        n.set(arg, value)
+
+
+def _carried_loop(n: Normaliser, op: Operation, loop: For, index: Expr, initial: list[Any]) -> None:
+    """A loop whose iter_args are tensors (cells) or indices that grow by a fixed step."""
+    block = op.regions[0].blocks[0]
+    steps = _index_steps(n, op, loop, index, initial)
+    cells: dict[int, Cell] = {}
+    inside: list[Any] = []
     n.parents[loop.id] = n.graph.scope
+    for k, value in enumerate(initial):
+        if isinstance(value, Expr):
+            inside.append(value + loop.var * steps[k])
+            continue
+        first = n.value(op.operands[3 + k])
+        cells[k] = n.new_cell(dtype_of(op.operands[3 + k].type), first.shape)
+        n.assign(cells[k], first)
+        inside.append(None)
     outer_body, n.body = n.body, loop.body
     outer = n.graph.enter(loop.id)
+    for k, cell in cells.items():
+        inside[k] = n.read(cell)
+    _bind(n, block, index, inside)
     n.block(block)
+    yielded = list(block.ops)[-1].operands
+    for k, cell in cells.items():
+        n.assign(cell, n.value(yielded[k]))
     n.graph.leave(outer)
     n.body = outer_body
     n.body.append(loop)
+    for k, result in enumerate(op.results):
+        n.set(result, n.read(cells[k]) if k in cells else initial[k] + steps[k] * ex.maximum(loop.count, 0))
+
+
+def _index_steps(n: Normaliser, op: Operation, loop: For, index: Expr, initial: list[Any]) -> dict[int, Expr]:
+    """How much each carried index grows per iteration, found by a trial run of the body."""
+    carried = [k for k, v in enumerate(initial) if isinstance(v, Expr)]
+    if not carried:
+        return {}
+    block = op.regions[0].blocks[0]
+    names = {k: ex.of(ex.Atom("var", f"carry{loop.id}.{k}")) for k in carried}
+    saved = (n.body, dict(n.env), dict(n.parents), dict(n.locals), len(n.cells))
+    n.body = []
+    n.parents[loop.id] = n.graph.scope
+    outer = n.graph.enter(loop.id)
+    trial = [names[k] if k in names else n.read(Cell(-1, dtype_of(op.operands[3 + k].type), v.shape))
+             for k, v in enumerate(initial)]  # fmt: skip
+    _bind(n, block, index, trial)
+    n.block(block)
+    yielded = list(block.ops)[-1].operands
+    grown = {k: n.number(yielded[k]) - names[k] for k in carried}
+    n.graph.leave(outer)
+    n.body, n.env, n.parents, n.locals = saved[:4]
+    del n.cells[saved[4] :]
+    for e in grown.values():
+        if e.depends(("var",)) and any(
+            a.name.startswith((f"carry{loop.id}.", f"i{loop.id}")) for a in e.atoms()
+        ):
+            n.fail("a carried index must grow by the same amount in every iteration")
+    return grown
 
 
 @handles("scf.if")
 def _if(n: Normaliser, op: Operation) -> None:
-    if op.results:
-        n.fail("scf.if with results cannot be scheduled yet", hint="store inside the branches")
+    if not n.is_number(op.operands[0]):
+        n.fail("the condition must be known at launch", hint="use arith.select on the values")
     condition = n.number(op.operands[0])
-    branches = ((condition, op.regions[0]), (ex.ONE - condition, op.regions[1]))
-    for count, region in branches:
-        if not region.blocks or count == 0:
-            continue
-        if count == 1:
+    branches = [(condition, op.regions[0])]
+    if len(op.regions) > 1 and op.regions[1].blocks:
+        branches.append((ex.ONE - condition, op.regions[1]))
+    if condition.static:
+        taken = [r for c, r in branches if c == 1]
+        for region in taken:
             n.block(region.blocks[0])
+            for result, v in zip(op.results, list(region.blocks[0].ops)[-1].operands, strict=True):
+                n.set(result, n.env[v])
+        return
+    cells: list[Cell] = []
+    numbers: list[Expr] = [ex.ZERO] * len(op.results)
+    for count, region in branches:
+        _branch(n, op, count, region.blocks[0], cells, numbers)
+    for k, result in enumerate(op.results):
+        n.set(result, numbers[k] if isinstance(result.type, IndexType) else n.read(cells[k]))
+
+
+def _branch(
+    n: Normaliser, op: Operation, count: Expr, block: Block, cells: list[Cell], numbers: list[Expr]
+) -> None:
+    """One side of an if: a loop of zero or one iterations that assigns the results."""
+    scope = len(n.parents)
+    n.parents[scope] = n.graph.scope
+    branch = For(scope, ex.ZERO, count, where=n.graph.where)
+    outer_body, n.body = n.body, branch.body
+    outer = n.graph.enter(scope)
+    n.block(block)
+    for k, v in enumerate(list(block.ops)[-1].operands):
+        if isinstance(op.results[k].type, IndexType):
+            numbers[k] = numbers[k] + count * n.number(v)
+            if len(cells) <= k:
+                cells.append(Cell(-1, "index", ()))
             continue
-        scope = len(n.parents)
-        _nested(n, For(scope, ex.ZERO, count, where=n.graph.where), region.blocks[0])
+        value = n.value(v)
+        if len(cells) <= k:
+            cells.append(n.new_cell(dtype_of(v.type), value.shape))
+        n.assign(cells[k], value)
+    n.graph.leave(outer)
+    n.body = outer_body
+    n.body.append(branch)

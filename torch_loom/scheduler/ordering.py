@@ -1,9 +1,10 @@
 """Pass 5b: transfers through the same buffer that must not overtake each other.
 
-Loads and stores run on different units, so a load of a buffer that the kernel also stores needs an order unless
-one of two things is proved: the tiles never meet, or the store already waits for the load's data and tiles of
-different iterations are disjoint (the usual in-place kernel). Otherwise the pair gets a channel without
-blocks and with one credit, which serialises the two units at that place. Stores among themselves are in order.
+Loads and stores run on different units, so a load of a buffer that the kernel also stores needs an order
+unless one of two things is proved: the tiles never meet, or the store already waits for the load's data
+and tiles of different iterations are disjoint (the usual in-place kernel). Otherwise the pair gets a
+channel without blocks and with one credit, which serialises the two units at that place. Stores among
+themselves are in order.
 """
 
 from __future__ import annotations

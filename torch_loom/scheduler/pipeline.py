@@ -1,7 +1,9 @@
-"""The passes in order: KTIR -> kernel -> groups -> segments -> tree -> channels -> LX -> DataflowIR -> program.
+"""The passes in order: KTIR -> kernel -> groups -> segments -> tree -> channels -> LX -> DataflowIR ->
+program.
 
-Later passes may find that a value must lie in LX after all (``MoreRoots``); grouping then starts again with that
-value forced. LX that overflows with double buffering is retried with single buffers, outermost loops first.
+Later passes may find that a value must lie in LX after all (``MoreRoots``); grouping then starts again
+with that value forced. LX that overflows with double buffering is retried with single buffers, outermost
+loops first.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from torch_loom.scheduler.normalise import Normaliser
 from torch_loom.scheduler.ordering import order_transfers
 from torch_loom.scheduler.plan import LoopPlan, Node, Plan, TransferPlan
 from torch_loom.scheduler.segments import Pieces, SegmentPlanner
+from torch_loom.scheduler.tiling import Cut, apply, cuts, leaf_scopes
 from torch_loom.spyrecode.model import Access, ArgKind, Elem, Unit
 
 _ATTEMPTS = 16
@@ -61,23 +64,55 @@ class Trace:
             self.watch(name, result)
 
 
-PASSES = ("normalise", "group", "segment", "assemble", "wire", "allocate")
+PASSES = ("normalise", "tile", "group", "segment", "assemble", "wire", "allocate")
 
 
 def plan_kernel(program: Program, fn: str, chip: Chip, options: Options, trace: Trace | None = None) -> Plan:
     """Plan one function for a chip. Raises ``ScheduleError``."""
     trace = trace or Trace()
-    start = time.perf_counter()
-    kernel = Normaliser(program, fn, options.numerics(), options.bounds).run()
-    trace.step("normalise", start, kernel)
-    if kernel.cores > chip.cores:
-        raise ScheduleError(
-            f"the grid has {kernel.cores} compute tiles, the chip {chip.cores} cores",
-            op="func.func",
-            where=f"@{fn}",
-            hint="use a grid of at most that many",
-        )
     corelets = chip.corelets if options.corelets is None else options.corelets
+    sizes: dict[int, int] = {}
+    for _ in range(_ATTEMPTS):
+        start = time.perf_counter()
+        normaliser = Normaliser(program, fn, options.numerics(), options.bounds)
+        kernel = normaliser.run()
+        trace.step("normalise", start, kernel)
+        if kernel.cores > chip.cores:
+            raise ScheduleError(
+                f"the grid has {kernel.cores} compute tiles, the chip {chip.cores} cores",
+                op="func.func",
+                where=f"@{fn}",
+                hint="use a grid of at most that many",
+            )
+        start = time.perf_counter()
+        possible = {scope: cuts(kernel, scope)[:1] for scope in leaf_scopes(kernel)}
+        for scope, size in sizes.items():
+            apply(kernel, normaliser.graph, possible[scope][0], size)
+        trace.step("tile", start, sizes)
+        try:
+            return _plan(kernel, corelets, chip, options, trace)
+        except OutOfLx:
+            smaller = _smaller(sizes, {scope: c[0] for scope, c in possible.items() if c})
+            if smaller is None:
+                raise
+            sizes |= smaller
+    raise ScheduleError("no tile size fits LX", op="func.func", where=f"@{fn}")
+
+
+def _smaller(sizes: dict[int, int], possible: dict[int, Cut]) -> dict[int, int] | None:
+    """Halve the largest piece of all bodies that can be cut; None if all are down to one index."""
+    found: list[tuple[int, int, int]] = []
+    for scope, cut in possible.items():
+        now = sizes.get(scope, cut.extent.hi)
+        if now is not None and now > 1:
+            found.append((cut.weight * now, scope, now))
+    if not found:
+        return None
+    _, scope, now = max(found)
+    return {scope: 1 << ((now - 1).bit_length() - 1)}
+
+
+def _plan(kernel: Kernel, corelets: int, chip: Chip, options: Options, trace: Trace) -> Plan:
     grouping, pieces = _pieces(kernel, corelets, options, trace)
     start = time.perf_counter()
     body = assemble(kernel, grouping, pieces)

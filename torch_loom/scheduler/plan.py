@@ -58,7 +58,9 @@ class GatherPlan:
 
 @dataclass(frozen=True)
 class LanePlan:
-    """Element-granular addressing of a tiled layout (``model.LaneSplit``); strides in elements, tile stride in bytes."""
+    """Element-granular addressing of a tiled layout (``model.LaneSplit``).
+
+    Strides in elements, the tile stride in bytes."""
 
     start: Expr
     strides: tuple[Expr, ...]

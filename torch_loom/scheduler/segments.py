@@ -17,7 +17,7 @@ from torch_loom.scheduler.errors import ScheduleError
 from torch_loom.scheduler.expr import ZERO, Expr, substitute
 from torch_loom.scheduler.footprint import Clip, names_of
 from torch_loom.scheduler.grouping import Group, Grouping, MoreRoots, Sink, invert, strip
-from torch_loom.scheduler.kernel import Indirect, Kernel, Kind, Numerics, Store, Tile, Value
+from torch_loom.scheduler.kernel import Assign, Indirect, Kernel, Kind, Numerics, Store, Tile, Value
 from torch_loom.scheduler.layouts import STICK, Layout, layout, permutations_first
 from torch_loom.scheduler.normalise import stored_index
 from torch_loom.scheduler.plan import (
@@ -82,8 +82,10 @@ class SegmentPlanner:
         self.corelets = corelets
         self.pieces = Pieces()
         self.places: dict[Value, Placement] = {}
+        self.fetched: dict[Value, Placement] = {}  # where transfers put loads
         self.outs: dict[Sink, Placement] = {}
         self.locals: dict[int, Placement] = {}
+        self.cells: dict[int, Placement] = {}
         self.starts: dict[Sink, Index] = {}
         self.spaces: dict[int, Space] = {}
         self.next_id = 0
@@ -96,6 +98,7 @@ class SegmentPlanner:
             for sink in group.sinks:
                 self.starts[sink] = self._start(group, sink, space)
         self._place_roots()
+        self._place_cells()
         for group in self.grouping.groups:
             for sink in group.sinks:
                 if sink.store is not None and sink.store.tile.view.local:
@@ -138,7 +141,7 @@ class SegmentPlanner:
 
     def _cone(self, v: Value, index: Index, group: Group) -> Iterable[tuple[Value, Index]]:
         """Leaves that the group's segment reads for ``v`` at ``index``."""
-        own = {s.value for s in group.sinks if s.store is None and not s.reduces}
+        own = {s.value for s in group.sinks if s.target is None and not s.reduces}
         seen: set[tuple[int, Index]] = set()
         stack = [(v, index)]
         while stack:
@@ -146,7 +149,7 @@ class SegmentPlanner:
             if (u.id, at) in seen:
                 continue
             seen.add((u.id, at))
-            if (u in self.grouping.roots and u not in own) or u.kind is Kind.LOAD:
+            if (u in self.grouping.roots and u not in own) or u.kind in (Kind.LOAD, Kind.CELL):
                 yield u, at
             elif u.kind is Kind.REMAP:
                 names = {x.terms[0][0][0].name: i for x, i in zip(u.vars, at, strict=True) if x.terms}
@@ -160,19 +163,39 @@ class SegmentPlanner:
 
     def _place_roots(self) -> None:
         for v in self.grouping.sinks:
-            elem = self.numerics.elem(v.dtype)
-            pitches, size = self._pitches(v, STICK // elem.bytes)
-            place = ZERO
-            for var, pitch in zip(v.vars, pitches, strict=True):
-                place = place + var * pitch
-            name = f"t{v.id}"
-            self.pieces.blocks[name] = BlockPlan(name, _sticks(size * elem.bytes), "temp", note=v.op_name)
-            self.places[v] = Placement(name, elem, v.vars, place)
+            self.places[v] = self._temporary(f"t{v.id}", v, v.dtype, v.op_name, v in self.grouping.forced)
 
-    def _pitches(self, v: Value, lanes: int) -> tuple[list[Expr], int]:
+    def _place_cells(self) -> None:
+        """One block per cell; every read of the cell and every assignment uses it."""
+        for v in self.grouping.cells:
+            name = f"cell{v.cell}"
+            made = self._temporary(name, v, v.dtype, "cell", False)
+            self.fetched[v] = made
+            self.places.setdefault(v, made)
+            self.cells[v.cell] = made
+        for group in self.grouping.groups:
+            for sink in group.sinks:
+                if isinstance(sink.target, Assign):
+                    self._place_assign(sink, sink.target)
+
+    def _place_assign(self, sink: Sink, target: Assign) -> None:
+        cell = self.cells[target.cell.id]
+        at = tuple(v + o for v, o in zip(sink.source.vars, target.offset, strict=True))
+        self.outs[sink] = Placement(cell.block, cell.elem, sink.source.vars, cell.at(at))
+
+    def _temporary(self, name: str, v: Value, dtype: str, note: str, dense: bool) -> Placement:
+        """A block of the compute group that holds a value."""
+        elem = self.numerics.elem(dtype)
+        pitches, size = self._pitches(v, STICK // elem.bytes, dense)
+        place = ZERO
+        for var, pitch in zip(v.vars, pitches, strict=True):
+            place = place + var * pitch
+        self.pieces.blocks[name] = BlockPlan(name, _sticks(size * elem.bytes), "temp", note=note)
+        return Placement(name, elem, v.vars, place)
+
+    def _pitches(self, v: Value, lanes: int, dense: bool) -> tuple[list[Expr], int]:
         """Element stride per dim of a root, row major, and its size. Long rows start at a stick; values that
         are re-shaped later (forced) are dense, so that merged dims stay affine."""
-        dense = v in self.grouping.forced
         pitches: list[Expr] = []
         step: Expr = ex.ONE
         size = 1
@@ -215,7 +238,8 @@ class SegmentPlanner:
                     break
             assert best is not None
             _, plan, placed = best
-            self.places[v] = placed
+            self.fetched[v] = placed
+            self.places.setdefault(v, placed)
             self.pieces.blocks[name] = BlockPlan(name, _sticks(plan.bytes), "load", note=self._arg_name(tile))
             self.pieces.loads[id(load)] = self._transfers(Unit.MNILU, tile, elem, plan, name)
 
@@ -309,7 +333,7 @@ class SegmentPlanner:
         return [*before, main]
 
     def _gather(self, k: int, tile: Tile, elem: Elem, plan: Layout, before: list[TransferPlan]) -> GatherPlan:
-        """How a transfer reads the indices of coordinate k; a transfer that fetches them is put into ``before``."""
+        """How a transfer reads the indices of coordinate k; what fetches them is put into ``before``."""
         cut = plan.split.tile
         coord = cut.coords[k]
         assert isinstance(coord, Indirect)
@@ -361,17 +385,17 @@ class SegmentPlanner:
 
     def _segment(self, number: int, group: Group) -> SegmentPlan:
         space = self._refined(group)
-        own = {s.value: self.starts[s] for s in group.sinks if s.store is None and not s.reduces}
+        own = {s.value: self.starts[s] for s in group.sinks if s.target is None and not s.reduces}
         exempt = self._unobservable(group)
 
         def leaf(v: Value, index: Index) -> Leaf | None:
-            if v in own:
+            if v in own and v not in self.fetched:
                 if index != own[v]:
                     raise ScheduleError("a root is read before it is complete", op=v.op_name, where=v.where)
                 return None
             if v not in self.places:
                 return None
-            placed = self.places[v]
+            placed = self.fetched[v] if v in own else self.places[v]
             masks = tuple(c for c in placed.clips_at(index) if c not in exempt)
             return Leaf(self._input(placed, index, space, v), masks)
 
@@ -395,12 +419,8 @@ class SegmentPlanner:
 
     def _refined(self, group: Group) -> Space:
         space = self.spaces[id(group)]
-        addresses = []
-        for sink in group.sinks:
-            for v, index in self._cone(sink.source, self.starts[sink], group):
-                if v in self.places:
-                    addresses.append(self.places[v].at(index))
-            addresses.append(self._out_address(sink))
+        addresses = [p.at(index) for _, p, index in self._read_places(group)]
+        addresses += [self._out_address(sink) for sink in group.sinks]
         refined = sp.refine(space, addresses)
         if refined is not None and (group.matmul is None or refined is space):
             return refined
@@ -408,13 +428,19 @@ class SegmentPlanner:
             raise MoreRoots({group.matmul})
         raise self._not_affine(group, space)
 
-    def _not_affine(self, group: Group, space: Space) -> Exception:
-        """Which leaf blocks the group: force it into a dense block of its own, or report it."""
-        blocked: set[Value] = set()
+    def _read_places(self, group: Group) -> list[tuple[Value, Placement, Index]]:
+        """What the group's segment reads: value, where it lies, at which index."""
+        own = {s.value for s in group.sinks if s.target is None}
+        found = []
         for sink in group.sinks:
             for v, index in self._cone(sink.source, self.starts[sink], group):
-                if v in self.places and sp.refine(space, [self.places[v].at(index)]) is None:
-                    blocked.add(v)
+                if v in self.places:
+                    found.append((v, self.fetched[v] if v in own else self.places[v], index))
+        return found
+
+    def _not_affine(self, group: Group, space: Space) -> Exception:
+        """Which leaf blocks the group: force it into a dense block of its own, or report it."""
+        blocked = {v for v, p, index in self._read_places(group) if sp.refine(space, [p.at(index)]) is None}
         fresh = {v for v in blocked if v not in self.grouping.forced}
         if fresh:
             return MoreRoots(fresh)
@@ -447,7 +473,7 @@ class SegmentPlanner:
         source = sink.source
         index = self.starts[sink]
         if not sink.reduces and source.kind is Kind.MAP and source.op is self.numerics.rounding(source.dtype):
-            opened = sink.store is None or source not in self.grouping.roots
+            opened = sink.target is None or source not in self.grouping.roots
             if opened:
                 return source.operands[0], index
         return source, index
@@ -508,9 +534,9 @@ class SegmentPlanner:
     def _pt_leaf(self, operand: Value, index: Index) -> tuple[Value, Index]:
         """The load or root behind an operand of PT, and its index."""
         v = operand
-        while v not in self.grouping.roots and v.kind is not Kind.LOAD:
+        while v not in self.grouping.roots and v.kind not in (Kind.LOAD, Kind.CELL):
             v = strip(v)
-            if v in self.grouping.roots or v.kind is Kind.LOAD:
+            if v in self.grouping.roots or v.kind in (Kind.LOAD, Kind.CELL):
                 break
             if v.kind is not Kind.REMAP:
                 raise MoreRoots({operand})

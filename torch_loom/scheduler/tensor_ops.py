@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from xdsl.dialects.builtin import AffineMapAttr, ArrayAttr, DenseArrayBase, IntegerAttr, TensorType
 from xdsl.ir import Block, Operation, SSAValue
@@ -89,11 +89,10 @@ def _predicate(op: Operation) -> int:
 @handles("arith.select")
 def _select(n: Normaliser, op: Operation) -> None:
     if all(n.is_number(v) for v in op.operands):
-        c, a, b = (n.number(v) for v in op.operands)
-        n.set(op.results[0], c * a + (ex.ONE - c) * b)
+        chosen, one, other = (n.number(v) for v in op.operands)
+        n.set(op.results[0], chosen * one + (ex.ONE - chosen) * other)
         return
-    c, a, b = (n.value(v) for v in op.operands)
-    n.set(op.results[0], lane_ops.select(n.graph, c, a, b))
+    n.set(op.results[0], lane_ops.select(n.graph, *(n.value(v) for v in op.operands)))
 
 
 # ---- shapes -------------------------------------------------------------------------------------------
@@ -242,10 +241,15 @@ def _insert(n: Normaliser, op: Operation) -> None:
     kept = _kept_dims(extents, [e.value if e.static else -1 for e in part.shape])
     wide = n.graph.remap(part, extents, lambda i: tuple(i[k] for k in kept))
     below = n.env.get(dest[0])
-    shape = below.shape if isinstance(below, Empty) else n.value(dest[0]).shape
-    operands = (wide,) if isinstance(below, Empty) else (wide, n.value(dest[0]))
-    box = tuple(zip(at, extents, strict=True))
-    n.set(op.results[0], n.graph.fresh(Kind.PARTS, part.dtype, shape, operands=operands, box=box))
+    alone = sum(1 for _ in dest[0].uses) == 1 and isinstance(below, Value) and below.scope == n.graph.scope
+    if alone and isinstance(below, Value) and below.kind is Kind.CELL:
+        cell = n.cells[below.cell]  # nobody else reads the tensor below: it is extended in place
+    else:
+        cell = n.new_cell(dtype_of(op.results[0].type), n.shape(dest[0]))
+        if not isinstance(below, Empty):
+            n.assign(cell, n.value(dest[0]))
+    n.assign(cell, wide, at)
+    n.set(op.results[0], n.read(cell))
 
 
 @handles("tensor.extract")
@@ -324,7 +328,7 @@ def fold(
     """Reductions of a body whose arguments are (elements..., accumulators...) in that order or reversed.
 
     The caller has bound the element arguments; accumulators are found as operands of the combiners."""
-    accumulators = {}
+    accumulators: dict[SSAValue, int] = {}
     for arg in body.args:
         if arg not in n.env:
             accumulators[arg] = len(accumulators)
@@ -343,15 +347,15 @@ def fold(
         HANDLERS[op.name](n, op)
     results = []
     for v, out in zip(yielded, outs, strict=True):
-        op = v.owner
-        if not isinstance(op, Operation) or len(op.operands) != 2:
+        last = v.owner
+        if not isinstance(last, Operation) or len(last.operands) != 2:
             n.fail("the reduction body is not one combination of an accumulator with a value")
-        assert isinstance(op, Operation)
-        element = next((o for o in op.operands if o not in accumulators), None)
+        assert isinstance(last, Operation)
+        element = next((o for o in last.operands if o not in accumulators), None)
         dtype = dtype_of(out.type)
-        row = (MASK_COMBINERS if dtype == "i1" else COMBINERS).get(op.name)
+        row = (MASK_COMBINERS if dtype == "i1" else COMBINERS).get(last.name)
         if element is None or row is None:
-            n.fail(f"'{op.name}' is not a combiner", hint="use add, mul, max, min, and, or")
+            n.fail(f"'{last.name}' is not a combiner", hint="use add, mul, max, min, and, or")
         assert element is not None and row is not None
         how, lane, identity = row
         value = n.graph.broadcast_scalar(n.value(element), shape)
@@ -383,7 +387,7 @@ def _generic(n: Normaliser, op: Operation) -> None:
     extents = _loop_extents(n, maps, [n.shape(v) for v in (*ins, *outs)])
     body = op.regions[0].blocks[0]
     for arg, v, m in zip(body.args, ins, maps, strict=False):
-        n.env[arg] = n.graph.remap(n.value(v), extents, lambda i, m=m: apply_map(m, i))
+        n.env[arg] = n.graph.remap(n.value(v), extents, _through(m))
     n.loop_extents = extents
     if reduced:
         wide = [n.graph.const(0.0, "f32", extents)]
@@ -394,11 +398,15 @@ def _generic(n: Normaliser, op: Operation) -> None:
         return
     for arg, v, m in zip(body.args[len(ins) :], outs, maps[len(ins) :], strict=True):
         if not isinstance(n.env.get(v), Empty):
-            n.env[arg] = n.graph.remap(n.value(v), extents, lambda i, m=m: apply_map(m, i))
+            n.env[arg] = n.graph.remap(n.value(v), extents, _through(m))
     n.block(body)
     for result, v, m in zip(op.results, list(body.ops)[-1].operands, maps[len(ins) :], strict=True):
         value = n.graph.broadcast_scalar(n.value(v), extents)
         n.set(result, _project(n, value, m, list(range(len(extents)))))
+
+
+def _through(m: AffineMap) -> Callable[[tuple[Expr, ...]], tuple[Expr, ...]]:
+    return lambda i: apply_map(m, i)
 
 
 @handles("linalg.index")

@@ -19,6 +19,7 @@ FEATURE_INDIRECT, FEATURE_PT = 1, 2
 KNOWN_FEATURES = FEATURE_INDIRECT | FEATURE_PT
 
 _TAGS = ("STRS", "META", "DEVP", "ARGS", "SYMS", "EXPR", "VALT", "GRDS", "LXMP", "CHAN")
+_DEBUG_TAG = "DBGL"  # optional, skipped
 
 T = TypeVar("T")
 
@@ -54,14 +55,19 @@ def decode(data: bytes) -> Program:
     image = container.unpack(bytes(data), KNOWN_FEATURES)
     known = [s for s in image.sections if s.tag in (*_TAGS, "UNIT")]
     for section in image.sections:
-        if section not in known and section.flags & container.REQUIRED:
+        required = bool(section.flags & container.REQUIRED)
+        if section not in known and required:
             raise malformed(f"unknown required section {section.tag}")
+        if section in known and not required:
+            raise malformed(f"section {section.tag} is not marked required")
+    if bool(image.flags & container.DEBUG_PRESENT) != any(s.tag == _DEBUG_TAG for s in image.sections):
+        raise malformed("header flag for debug data does not match the sections")
     tags = [s.tag for s in known]
     units = len(tags) - len(_TAGS)
     if tuple(tags[: len(_TAGS)]) != _TAGS or tags[len(_TAGS) :] != ["UNIT"] * max(units, 0):
         raise malformed(f"sections must be {' '.join(_TAGS)} UNIT.., found {' '.join(tags)}")
     body = {s.tag: s.body for s in known[: len(_TAGS)]}
-    strings = sections.read_strings(body["STRS"])
+    strings = sections.Pool(sections.read_strings(body["STRS"]))
 
     def table(tag: str, read: Callable[[Cursor], T]) -> T:
         cursor = Cursor(body[tag], tag, strings)
@@ -80,6 +86,8 @@ def decode(data: bytes) -> Program:
         raise malformed(f"{len(exprs)} expressions for {len(slots)} slots and {len(guards)} guards")
     blocks = table("LXMP", sections.read_blocks)
     channels = table("CHAN", sections.read_channels)
+    if strings.met != len(strings.texts):
+        raise malformed("section STRS holds strings that nothing uses")
     streams: dict[Unit, tuple[Instr, ...]] = {}
     for section in known[len(_TAGS) :]:
         unit, stream = _read_unit(section.body)

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import re
-import struct
-from enum import IntEnum
-from typing import Any, TypeVar
+from typing import Any
 
-from torch_loom.spyrecode import limits
 from torch_loom.spyrecode.errors import malformed
 from torch_loom.spyrecode.model import (
     Access,
@@ -21,7 +16,6 @@ from torch_loom.spyrecode.model import (
     DmaDim,
     Elem,
     Expr,
-    ExprOp,
     Gather,
     Guard,
     Instr,
@@ -29,8 +23,6 @@ from torch_loom.spyrecode.model import (
     Let,
     Loop,
     LxRef,
-    Operand,
-    OperandKind,
     Profile,
     Program,
     Reduce,
@@ -52,17 +44,9 @@ from torch_loom.spyrecode.model import (
     imm,
 )
 from torch_loom.spyrecode.ops import FLOAT_IMM, INT_IMM, SIGNATURE
-from torch_loom.spyrecode.text import CALLS, INFIX, NO_MASK, VERSION, names
+from torch_loom.spyrecode.text import NO_MASK, VERSION, names
+from torch_loom.spyrecode.tokens import Line
 from torch_loom.spyrecode.validate import validate
-
-E = TypeVar("E", bound=IntEnum)
-
-_TOKEN = re.compile(
-    r'\s*(?:("(?:[^"\\]|\\.)*")|(bits:0x[0-9a-f]+|-?\d+(?:\.\d+)?(?:e[+-]?\d+)?|[$#]\d+|@?#?\w+|->|<-|>=|==|.))',
-    re.IGNORECASE,
-)
-_PRECEDENCE = {"+": 1, "-": 1, "*": 2, "floordiv": 2, "ceildiv": 2, "mod": 2}
-_OPERATORS = {text: op for op, text in (*INFIX.items(), *CALLS.items())}
 
 
 def assemble(text: str) -> Program:
@@ -70,160 +54,10 @@ def assemble(text: str) -> Program:
     return _Parser(text).program()
 
 
-class _Line:
-    """The tokens of one line."""
-
-    def __init__(self, text: str, number: int) -> None:
-        self.number = number
-        self.tokens = [m.group(1) or m.group(2) for m in _TOKEN.finditer(_strip(text))]
-        self.at = 0
-
-    def fail(self, message: str) -> Exception:
-        return malformed(f"line {self.number}: {message}")
-
-    def peek(self) -> str:
-        return self.tokens[self.at] if self.at < len(self.tokens) else ""
-
-    def next(self) -> str:
-        token = self.peek()
-        if not token:
-            raise self.fail("ends early")
-        self.at += 1
-        return token
-
-    def accept(self, token: str) -> bool:
-        found = self.peek() == token
-        self.at += found
-        return found
-
-    def expect(self, *tokens: str) -> None:
-        for token in tokens:
-            found = self.next()
-            if found != token:
-                raise self.fail(f"{token!r} expected, found {found!r}")
-
-    def end(self) -> None:
-        if self.at != len(self.tokens):
-            raise self.fail(f"{self.peek()!r} is too much")
-
-    def integer(self) -> int:
-        token = self.next()
-        try:
-            return int(token)
-        except ValueError:
-            raise self.fail(f"a number is expected, found {token!r}") from None
-
-    def numbered(self, sign: str) -> int:
-        """``r3`` with sign ``r`` gives 3."""
-        token = self.next()
-        if not token.startswith(sign) or not token[len(sign) :].isdigit():
-            raise self.fail(f"{sign}NUMBER is expected, found {token!r}")
-        return int(token[len(sign) :])
-
-    def string(self) -> str:
-        token = self.next()
-        try:
-            value = json.loads(token)
-        except json.JSONDecodeError:
-            value = None
-        if not isinstance(value, str):
-            raise self.fail(f"a quoted string is expected, found {token!r}")
-        return value
-
-    def enum(self, kind: type[E], text: str | None = None) -> E:
-        token = self.next() if text is None else text
-        try:
-            return kind[token.upper()]
-        except KeyError:
-            raise self.fail(f"{token!r} is no {kind.__name__}") from None
-
-    def operand(self) -> Operand:
-        token = self.peek()
-        if token.startswith("$"):
-            return Operand(OperandKind.SLOT, self.numbered("$"))
-        if token.startswith("r"):
-            return Operand(OperandKind.REG, self.numbered("r"))
-        return imm(self.integer())
-
-    def operands(self) -> tuple[Operand, ...]:
-        self.expect("(")
-        found = []
-        while not self.accept(")"):
-            found.append(self.operand())
-        return tuple(found)
-
-    def float(self) -> float:
-        token = self.next()
-        try:
-            if token.startswith("bits:"):
-                return float(struct.unpack("<d", struct.pack("<Q", int(token[5:], 16)))[0])
-            return float(token)
-        except (ValueError, struct.error):
-            raise self.fail(f"a float is expected, found {token!r}") from None
-
-    def expression(self) -> Expr:
-        tokens: list[tuple[ExprOp, int]] = []
-        self._binary(tokens, 1, 0)
-        return Expr(tuple(tokens))
-
-    def _binary(self, out: list[tuple[ExprOp, int]], level: int, depth: int) -> None:
-        if depth > 4 * limits.DEPTH or len(out) > limits.TOKENS:
-            raise self.fail("expression too large")
-        if level > 2:
-            return self._leaf(out, depth)
-        self._binary(out, level + 1, depth + 1)
-        while _PRECEDENCE.get(self.peek()) == level:
-            operator = self.next()
-            self._binary(out, level + 1, depth + 1)
-            out.append((_OPERATORS[operator], 0))
-
-    def _leaf(self, out: list[tuple[ExprOp, int]], depth: int) -> None:
-        token = self.peek()
-        if token == "(":
-            self.next()
-            self._binary(out, 1, depth + 1)
-            self.expect(")")
-        elif token in ("min", "max"):
-            self.next()
-            self.expect("(")
-            self._binary(out, 1, depth + 1)
-            self.expect(",")
-            self._binary(out, 1, depth + 1)
-            self.expect(")")
-            out.append((_OPERATORS[token], 0))
-        elif token == "core":
-            self.next()
-            out.append((ExprOp.CORE, 0))
-        else:
-            for sign, op in (("s", ExprOp.SYM), ("$", ExprOp.SLOT), ("r", ExprOp.REG)):
-                if token.startswith(sign):
-                    out.append((op, self.numbered(sign)))
-                    return
-            out.append((ExprOp.CONST, self.integer()))
-
-
-def _strip(text: str) -> str:
-    """The line without its comment (a ``;`` outside quotes)."""
-    quoted = False
-    for i, char in enumerate(text):
-        if char == '"' and (i == 0 or not _escaped(text, i)):
-            quoted = not quoted
-        elif char == ";" and not quoted:
-            return text[:i].rstrip()
-    return text.rstrip()
-
-
-def _escaped(text: str, at: int) -> bool:
-    slashes = 0
-    while at - slashes - 1 >= 0 and text[at - slashes - 1] == "\\":
-        slashes += 1
-    return slashes % 2 == 1
-
-
 class _Parser:
     def __init__(self, text: str) -> None:
         numbered = ((i, line) for i, line in enumerate(text.split("\n"), 1))
-        self.lines = [parsed for i, line in numbered if (parsed := _Line(line, i)).tokens]
+        self.lines = [parsed for i, line in numbered if (parsed := Line(line, i)).tokens]
         self.at = 0
         self.tables: dict[str, list[Any]] = {
             k: [] for k in ("arg", "symbol", "slot", "expr", "guard", "lx", "chan")
@@ -234,7 +68,7 @@ class _Parser:
         self.blocks: dict[str, int] = {}
         self.channels: dict[str, int] = {}
 
-    def next(self) -> _Line | None:
+    def next(self) -> Line | None:
         self.at += 1
         return self.lines[self.at - 1] if self.at <= len(self.lines) else None
 
@@ -265,7 +99,7 @@ class _Parser:
         validate(program)
         return program
 
-    def directive(self, key: str, line: _Line) -> None:
+    def directive(self, key: str, line: Line) -> None:
         if key == "kernel":
             name = line.string()
             line.expect("cores")
@@ -291,10 +125,10 @@ class _Parser:
         else:
             raise line.fail(f"unknown directive .{key}")
 
-    def _arg(self, line: _Line) -> Arg:
+    def _arg(self, line: Line) -> Arg:
         return Arg(line.string(), line.enum(ArgKind), line.enum(Elem), line.enum(Access))
 
-    def _symbol(self, line: _Line) -> Symbol:
+    def _symbol(self, line: Line) -> Symbol:
         name = line.string()
         line.expect("=")
         kind = line.enum(SymbolKind)
@@ -307,16 +141,16 @@ class _Parser:
         line.expect("gran")
         return Symbol(name, kind, arg, low, high, line.integer())
 
-    def _slot(self, line: _Line) -> Slot:
+    def _slot(self, line: Line) -> Slot:
         scope = line.enum(Scope)
         line.expect("=")
         return Slot(line.expression(), scope)
 
-    def _expr(self, line: _Line) -> Expr:
+    def _expr(self, line: Line) -> Expr:
         line.expect("=")
         return line.expression()
 
-    def _guard(self, line: _Line) -> Guard:
+    def _guard(self, line: Line) -> Guard:
         expr = line.expression()
         token = line.next()
         if token not in (">=", "=="):
@@ -324,14 +158,14 @@ class _Parser:
         line.expect("0")
         return Guard(expr, Relation.GE if token == ">=" else Relation.EQ, line.string())
 
-    def _lx(self, line: _Line) -> Block:
+    def _lx(self, line: Line) -> Block:
         name, numbers = line.string(), []
         for word in ("at", "size", "phases"):
             line.expect(word)
             numbers.append(line.integer())
         return Block(name, *numbers)
 
-    def _chan(self, line: _Line) -> Channel:
+    def _chan(self, line: Line) -> Channel:
         name, producer = line.string(), line.enum(Unit)
         line.expect("->")
         consumer = line.enum(Unit)
@@ -343,19 +177,19 @@ class _Parser:
             blocks.append(self.block(line))
         return Channel(name, producer, consumer, phases, tuple(blocks))
 
-    def block(self, line: _Line) -> int:
+    def block(self, line: Line) -> int:
         token = line.next()
         if token[1:] not in self.blocks or token[0] != "@":
             raise line.fail(f"an LX block is expected, found {token!r}")
         return self.blocks[token[1:]]
 
-    def channel(self, line: _Line) -> int:
+    def channel(self, line: Line) -> int:
         token = line.next()
         if token not in self.channels:
             raise line.fail(f"a channel is expected, found {token!r}")
         return self.channels[token]
 
-    def body(self, opener: _Line | None) -> tuple[Instr, ...]:
+    def body(self, opener: Line | None) -> tuple[Instr, ...]:
         """Instructions up to ``end`` (of ``opener``) or the next directive."""
         found: list[Instr] = []
         while True:
@@ -371,7 +205,7 @@ class _Parser:
                 return tuple(found)
             found.append(self.instruction(word, line))
 
-    def instruction(self, word: str, line: _Line) -> Instr:
+    def instruction(self, word: str, line: Line) -> Instr:
         match word:
             case "loop":
                 number, count = line.numbered("r"), line.operand()
@@ -405,11 +239,11 @@ class _Parser:
                 return self.vec(line)
         raise line.fail(f"unknown instruction {word!r}")
 
-    def _done(self, line: _Line, instr: Instr) -> Instr:
+    def _done(self, line: Line, instr: Instr) -> Instr:
         line.end()
         return instr
 
-    def lx(self, line: _Line) -> LxRef:
+    def lx(self, line: Line) -> LxRef:
         line.expect("lx", "[")
         block, channel, offset = self.block(line), -1, imm(0)
         if line.accept("."):
@@ -419,7 +253,7 @@ class _Parser:
         line.expect("]")
         return LxRef(block, channel, offset)
 
-    def dma(self, line: _Line) -> Dma:
+    def dma(self, line: Line) -> Dma:
         line.expect("ddr", "[")
         arg, ddr = line.integer(), line.operand()
         line.expect("]")
@@ -451,7 +285,7 @@ class _Parser:
             part.end()
         return Dma(arg, ddr, lx, tuple(dims), leaf, zero_fill, tuple(gathers), lanes, *mask)
 
-    def _gather(self, line: _Line) -> Gather:
+    def _gather(self, line: Line) -> Gather:
         index = self.lx(line)
         line.expect("strides")
         strides = line.operands()
@@ -461,7 +295,7 @@ class _Parser:
         bound = line.operand()
         return Gather(index, strides, scale, bound, line.accept("lane"))
 
-    def vec(self, line: _Line) -> SegVec:
+    def vec(self, line: Line) -> SegVec:
         line.expect("seg")
         seg = line.integer()
         line.expect("over")
@@ -490,7 +324,7 @@ class _Parser:
         raise line.fail("this vec has no end")
 
 
-def _lanes(line: _Line) -> LaneSplit:
+def _lanes(line: Line) -> LaneSplit:
     line.expect("start")
     start = line.operand()
     line.expect("elems")
@@ -501,7 +335,7 @@ def _lanes(line: _Line) -> LaneSplit:
     return LaneSplit(start, line.operands(), elems, tile)
 
 
-def _output(line: _Line) -> VecOut:
+def _output(line: Line) -> VecOut:
     queue = line.numbered("q")
     line.expect("=")
     reg = line.numbered("v")
@@ -515,7 +349,7 @@ def _output(line: _Line) -> VecOut:
     return VecOut(reg, queue, reduce, tuple(dims))
 
 
-def _op(line: _Line, dst: int) -> VOp:
+def _op(line: Line, dst: int) -> VOp:
     op = line.enum(VecOp)
     regs = [line.numbered("v") for _ in SIGNATURE[op][0]]
     number: float | int = 0

@@ -55,12 +55,19 @@ class Strings:
         return b"".join(out + encoded)
 
 
+class Pool:
+    """The strings of a file while its sections are read; they must be met in the order of their numbers."""
+
+    def __init__(self, texts: list[str]) -> None:
+        self.texts, self.met = texts, 0
+
+
 class Cursor:
     """Reads records of one section in order."""
 
-    def __init__(self, body: bytes, tag: str, strings: list[str] | None = None) -> None:
+    def __init__(self, body: bytes, tag: str, strings: Pool | None = None) -> None:
         self.body, self.tag, self.at = body, tag, 0
-        self._strings = strings or []
+        self._strings = strings or Pool([])
 
     def fail(self, message: str) -> Exception:
         return malformed(f"section {self.tag}, byte {self.at}: {message}")
@@ -81,9 +88,11 @@ class Cursor:
         return count
 
     def string(self, number: int) -> str:
-        if number >= len(self._strings):
-            raise self.fail(f"string {number} of {len(self._strings)}")
-        return self._strings[number]
+        pool = self._strings
+        if number >= len(pool.texts) or number > pool.met:
+            raise self.fail(f"string {number} is out of order or beyond {len(pool.texts)}")
+        pool.met = max(pool.met, number + 1)
+        return pool.texts[number]
 
     def enum(self, kind: type[E], value: int) -> E:
         try:
@@ -132,12 +141,13 @@ def write_meta(p: Program, strings: Strings) -> bytes:
 
 def read_meta(c: Cursor) -> tuple[str, dict[str, str]]:
     name, count = c.take("II")
+    text = c.string(name)
     if count > limits.GUARDS:
         raise c.fail(f"{count} entries")
     pairs = [(c.string(k), c.string(v)) for k, v in (c.take("II") for _ in range(count))]
     if [k for k, _ in pairs] != sorted({k for k, _ in pairs}):
         raise c.fail("keys must be unique and sorted")
-    return c.string(name), dict(pairs)
+    return text, dict(pairs)
 
 
 def write_profile(p: Program, strings: Strings) -> bytes:

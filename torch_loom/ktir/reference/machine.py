@@ -15,6 +15,7 @@ import numpy as np
 from xdsl.dialects.builtin import TensorType
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Block, Operation, OpResult, SSAValue
+from xdsl.traits import IsTerminator
 
 from torch_loom.dialects.elements import element_bytes
 from torch_loom.ktir.reference.errors import ExecutionError
@@ -289,8 +290,8 @@ class Tile:
         for step in self.machine.plan(block):
             values = [env[v] for v in step.operands]
             if step.region_handler is None and step.handler is None:
-                if not step.results and not step.op.regions:
-                    break  # a terminator
+                if step.op.next_op is None and step.op.has_trait(IsTerminator):
+                    break
                 self.current = step.op
                 raise self.locate(ExecutionError("KT-X10", f"'{step.op.name}' is not implemented"), step, values)
             self.current = step.op

@@ -81,13 +81,6 @@ def forall(tile: Tile, op: Any, values: Values) -> Run:
     return []
 
 
-@handles_region("scf.forall.in_parallel")
-def in_parallel(tile: Tile, op: Any, values: Values) -> Run:
-    """Nothing to combine: forms with shared outputs are refused by the verifier."""
-    return []
-    yield ""
-
-
 @handles_region("func.call")
 def call(tile: Tile, op: Any, values: Values) -> Run:
     """Run the callee in place."""

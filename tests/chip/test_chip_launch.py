@@ -1,0 +1,294 @@
+"""Launches: the value table, refusals, synchronisation errors, and programs that never end."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from chip_run import df16, machine, run
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from spyrecode_samples import MINI, add_rows, everything, ex, map_program
+
+from torch_loom import _chip
+from torch_loom.spyrecode import SpyreCodeError, encode
+from torch_loom.spyrecode.expr import correct
+from torch_loom.spyrecode.model import (
+    Acquire,
+    Arg,
+    ArgKind,
+    Channel,
+    Elem,
+    Expr,
+    ExprOp,
+    Guard,
+    Let,
+    Loop,
+    Profile,
+    Program,
+    Relation,
+    Release,
+    Scope,
+    Side,
+    Slot,
+    Symbol,
+    SymbolKind,
+    Unit,
+    VecOp,
+    VOp,
+    imm,
+    reg,
+)
+
+
+def code_of(error: pytest.ExceptionInfo) -> str:
+    return error.value.code
+
+
+BINARY = [op for op in ExprOp if op >= ExprOp.ADD]
+
+
+@st.composite
+def expressions(draw):
+    """Random postfix over two symbols, the core and constants that reach the ends of the range."""
+    tokens: list[tuple[ExprOp, int]] = []
+    depth = 0
+    for _ in range(draw(st.integers(1, 12))):
+        if depth >= 2 and draw(st.booleans()):
+            tokens.append((draw(st.sampled_from(BINARY)), 0))
+            depth -= 1
+        else:
+            kind = draw(st.sampled_from(["const", "big", "sym", "core"]))
+            if kind == "core":
+                tokens.append((ExprOp.CORE, 0))
+            elif kind == "sym":
+                tokens.append((ExprOp.SYM, draw(st.integers(0, 1))))
+            else:
+                limit = 20 if kind == "const" else (1 << 63) - 1
+                tokens.append((ExprOp.CONST, draw(st.integers(-limit - 1, limit))))
+            depth += 1
+    tokens += [(draw(st.sampled_from(BINARY)), 0) for _ in range(depth - 1)]
+    return Expr(tuple(tokens))
+
+
+def scalar_program(exprs: list[Expr]) -> Program:
+    return Program(
+        name="scalars",
+        profile=MINI,
+        cores=3,
+        args=(Arg("a", ArgKind.INT), Arg("b", ArgKind.INT)),
+        symbols=tuple(Symbol(n, SymbolKind.SCALAR, i, -(1 << 62), 1 << 62) for i, n in enumerate("ab")),
+        slots=tuple(Slot(e, Scope.CORE) for e in exprs),
+        exprs=(),
+        blocks=(),
+        channels=(),
+        streams={},
+    )
+
+
+@given(expressions(), st.integers(-(1 << 62), 1 << 62), st.integers(-50, 50))
+@settings(max_examples=300, deadline=None)
+def test_python_and_the_chip_evaluate_expressions_equally(expr, a, b):
+    program = scalar_program([expr])
+    loaded = _chip.decode(encode(program))
+    try:
+        expected = correct(program, [a, b])
+    except SpyreCodeError as refusal:
+        with pytest.raises(_chip.ChipError) as error:
+            _chip.table(loaded, [a, b])
+        assert code_of(error) == refusal.code == "SC-E17"
+        return
+    assert _chip.table(loaded, [a, b]).tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("op", "a", "b", "value"),
+    [
+        ("//", -7, 2, -4),
+        ("//", 7, 2, 3),
+        ("cdiv", -7, 2, -3),
+        ("cdiv", 7, 2, 4),
+        ("%", -7, 4, 1),
+        ("min", -7, 4, -7),
+        ("max", -7, 4, 4),
+        ("-", -(1 << 63), -1, -(1 << 63) + 1),
+    ],
+)
+def test_operators_round_down_and_modulo_is_not_negative(op, a, b, value):
+    assert _chip.table(_chip.decode(encode(scalar_program([ex(a, b, op)]))), [0, 0])[0] == value
+
+
+@pytest.mark.parametrize("tokens", [(5, 0, "//"), (5, -3, "%"), ((1 << 62), 2, "*"), (-(1 << 63), 1, "-")])
+def test_bad_divisors_and_overflow_are_errors(tokens):
+    loaded = _chip.decode(encode(scalar_program([ex(*tokens)])))
+    with pytest.raises(_chip.ChipError) as error:
+        _chip.table(loaded, [0, 0])
+    assert code_of(error) == "SC-E17"
+
+
+def test_table_of_a_program_with_every_kind_of_symbol():
+    program = everything()
+    bits = int(np.float32(1.5).view(np.uint32))
+    expected = correct(program, [128, 256, 384, 64, bits])
+    got = _chip.table(_chip.decode(encode(program)), [(128, 1), (256, 1), (384, 1), 64, 1.5])
+    assert got.tolist() == expected == [128, 256, 384, 4, 3, 3, bits]
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "words"),
+    [
+        ([(0, 1)] * 3, "SC-E11", "3 arguments, takes 5"),
+        ([(0, 1)] * 3 + [4097, 1.0], "SC-E12", "argument n = 4097, must be in 1..4096"),
+        ([(0, 1)] * 3 + [0, 1.0], "SC-E12", "argument n = 0"),
+        ([(0, 1)] * 3 + [24, 1.0], "SC-E12", "must be a multiple of 16"),
+        ([(0, 1), (64, 1), (0, 1), 16, 1.0], "SC-E13", "argument table = 64, must be a multiple of 128"),
+        ([(0, 1)] * 3 + [(1, 2), 1.0], "SC-E11", "argument n must be an int"),
+        ([7, (0, 1), (0, 1), 16, 1.0], "SC-E11", "argument index must be"),
+        ([(0, 1)] * 3 + [16, "x"], "SC-E11", "argument scale must be a float"),
+    ],
+)
+def test_refused_arguments_are_named(args, code, words):
+    loaded = _chip.decode(encode(everything()))
+    with pytest.raises(_chip.ChipError, match=words) as error:
+        _chip.table(loaded, args)
+    assert code_of(error) == code
+
+
+def test_guards_speak_for_themselves():
+    program = dataclasses.replace(
+        scalar_program([ex(0)]), guards=(Guard(ex("s0", "s1", "-"), Relation.EQ, "a and b must be equal"),)
+    )
+    loaded = _chip.decode(encode(program))
+    _chip.table(loaded, [3, 3])
+    with pytest.raises(_chip.ChipError, match="a and b must be equal") as error:
+        _chip.table(loaded, [3, 4])
+    assert code_of(error) == "SC-E12"
+
+
+def test_relocation_changes_the_table_and_nothing_else():
+    program = add_rows()
+    image = encode(program)
+    loaded = _chip.decode(image)
+    chip = machine(program)
+    size = 80 * 192 * 2
+    for bases in ((0, 65536, 131072), (1 << 20, 1 << 21, 3 << 20)):
+        arrays = [df16(np.arange(80 * 192) % 61 / 4 + k) for k in range(2)]
+        for base, array in zip(bases, arrays, strict=False):
+            chip.ddr[base : base + size] = array.view(np.uint8)
+        chip.run(loaded, [(b, size) for b in bases])
+        got = chip.ddr[bases[2] : bases[2] + size].view(np.uint16)
+        a, b = (_chip.df16_to_f32(x) for x in arrays)
+        np.testing.assert_array_equal(got, _chip.f32_to_df16(a + b))
+    assert encode(program) == image
+
+
+def swap(program: Program, unit: Unit, instrs: tuple) -> Program:
+    return dataclasses.replace(program, streams={**program.streams, unit: instrs})
+
+
+def test_a_deadlock_names_units_channels_and_counters():
+    program = add_rows()
+    mnilu = program.streams[Unit.MNILU][0]
+    program = swap(
+        program, Unit.MNILU, (dataclasses.replace(mnilu, body=mnilu.body[:-1]),)
+    )  # in1.full is lost
+    zeros = np.zeros(80 * 192, np.uint16)
+    with pytest.raises(_chip.ChipError) as error:
+        run(program, [zeros] * 3)
+    assert code_of(error) == "DEV-04"
+    text = str(error.value)
+    assert "core 0" in text
+    assert "L1LU waits for in1.full (empty 0, full 0, phases 2)" in text
+    assert "MNILU waits for in0.empty (empty 0, full 1, phases 2)" in text
+    assert "MNISU waits for out.full (empty 2, full 0, phases 2)" in text
+
+
+def test_after_a_failed_launch_the_machine_works():
+    program = add_rows()
+    chip = machine(program)
+    loaded = _chip.decode(encode(program))
+    size = 80 * 192 * 2
+    with pytest.raises(_chip.ChipError):
+        chip.run(loaded, [(0, size), (size, size), (1 << 20, 128)])
+    run(program, [np.zeros(size // 2, np.uint16)] * 3, on=chip)
+
+
+def test_too_many_credits_are_an_error():
+    program = add_rows()
+    extra = Loop(0, imm(3), (Release(2, Side.EMPTY),))
+    program = swap(program, Unit.MNISU, (extra, *program.streams[Unit.MNISU]))
+    with pytest.raises(_chip.ChipError, match="out.empty gets more credits") as error:
+        run(program, [np.zeros(80 * 192, np.uint16)] * 3)
+    assert code_of(error) == "DEV-05"
+
+
+def test_an_endless_loop_hits_the_step_limit():
+    program = dataclasses.replace(
+        scalar_program([ex(0)]),
+        exprs=(ex("r0", 1, "+"),),
+        streams={Unit.MNILU: (Loop(0, imm(1 << 62), (Let(1, 0),)),)},
+    )
+    with pytest.raises(_chip.ChipError, match="step limit") as error:
+        run(program, [0, 0], on=machine(program, max_steps=10_000))
+    assert code_of(error) == "DEV-07"
+
+
+def test_loop_counts_may_come_from_registers_and_be_zero_or_negative():
+    """The SFU group runs a segment r times in an inner loop whose count is the outer register."""
+    program = map_program([VOp(VecOp.ADD_F, 1, 0, 0)], [Elem.F32], Elem.F32, 32)
+
+    def nest(body):
+        return Loop(0, imm(3), (Loop(1, reg(0), (Loop(2, imm(-4), body), *body)),))
+
+    streams = dict(program.streams)
+    for unit in (Unit.L1LU, Unit.L1SU):
+        first, part, last = streams[unit]
+        streams[unit] = (first, nest((part,)), last)
+    streams[Unit.SFU] = (nest(streams[Unit.SFU]),)
+    x = np.arange(32, dtype=np.float32)
+    got = run(dataclasses.replace(program, streams=streams), [x, np.zeros_like(x)])[1]
+    np.testing.assert_array_equal(got, 2 * x)
+
+
+def test_a_program_for_a_larger_chip_is_refused():
+    program = add_rows()
+    loaded = _chip.decode(encode(program))
+    size = 80 * 192 * 2
+    for cores, lx_bytes in ((3, 65536), (4, 32768)):
+        chip = _chip.Machine(cores, lx_bytes, 1, 1 << 20)
+        with pytest.raises(_chip.ChipError, match="made for 4 cores") as error:
+            chip.run(loaded, [(i * size, size) for i in range(3)])
+        assert code_of(error) == "SC-E15"
+
+
+def test_an_argument_outside_ddr_is_refused():
+    program = add_rows()
+    chip = machine(program, ddr_bytes=1 << 16)
+    size = 80 * 192 * 2
+    with pytest.raises(_chip.ChipError, match="argument c lies outside DDR") as error:
+        chip.run(_chip.decode(encode(program)), [(0, size), (0, size), (1 << 62, size)])
+    assert code_of(error) == "DEV-01"
+
+
+@pytest.mark.parametrize(("cores", "lx_bytes"), [(0, 65536), (5000, 65536), (1, 100), (1, 0)])
+def test_impossible_machines_are_refused(cores, lx_bytes):
+    with pytest.raises(_chip.ChipError):
+        _chip.Machine(cores, lx_bytes, 1, 1 << 16)
+
+
+def test_phase_follows_the_releases_of_each_end():
+    """Five tiles through channels with two phases, with a third channel end that never rotates."""
+    program = add_rows()
+    channel = Channel("spare", Unit.MNILU, Unit.L1LU, 2, (0,))
+    program = dataclasses.replace(program, channels=(*program.channels, channel))
+    mnilu = (Acquire(3, Side.EMPTY), Release(3, Side.FULL), *program.streams[Unit.MNILU])
+    program = swap(program, Unit.MNILU, mnilu)
+    a = df16(np.arange(80 * 192) % 31)
+    got = run(program, [a, a, np.zeros_like(a)])[2]
+    np.testing.assert_array_equal(got, df16(np.arange(80 * 192) % 31 * 2))
+
+
+def test_profile_with_foreign_stick_is_refused():
+    program = dataclasses.replace(add_rows(), profile=Profile("odd", 4, 2, 65536, 64))
+    with pytest.raises(SpyreCodeError) as error:
+        encode(program)
+    assert error.value.code == "SC-E15"
