@@ -114,6 +114,26 @@ void Card::synchronize() {
   if (first) std::rethrow_exception(first);
 }
 
+void Card::link(Record& r) {
+  const std::lock_guard lock(records_mutex_);
+  r.next = records_;
+  if (records_ != nullptr) records_->previous = &r;
+  records_ = &r;
+}
+
+void Card::unlink(Record& r) {
+  const std::lock_guard lock(records_mutex_);
+  (r.previous != nullptr ? r.previous->next : records_) = r.next;
+  if (r.next != nullptr) r.next->previous = r.previous;
+}
+
+Record* Card::record_at(const void* token) {
+  const std::lock_guard lock(records_mutex_);
+  for (Record* r = records_; r != nullptr; r = r->next)
+    if (r->token() == token) return r;
+  return nullptr;
+}
+
 void Card::run(const chip::Program& program, std::span<const std::int64_t> table,
                std::span<const chip::ArgValue> args) {
   const std::lock_guard lock(machine_mutex_);
@@ -192,8 +212,14 @@ int card_of_token(const void* token) {
   return static_cast<int>(static_cast<std::uint64_t>(p - tokens) / kTokenSpan);
 }
 
+Record* record_of_token(const void* token) {
+  const int index = card_of_token(token);
+  return index < 0 ? nullptr : card(index).record_at(token);
+}
+
 Record::~Record() {
   if (bytes == 0 || in_bad_fork()) return;
+  card->unlink(*this);
   std::vector<StreamPoint> after;
   streams.push_back(stream);
   for (std::uint64_t id : streams) {
@@ -223,6 +249,7 @@ std::unique_ptr<Record> allocate(Card& card, Dtype dtype, LayoutPtr layout, std:
   if (bytes != 0) {
     r->address = card.memory().allocate(bytes);
     r->bytes = bytes;
+    card.link(*r);
   }
   return r;
 }

@@ -75,6 +75,11 @@ class Card {
 
   Rings& rings();
 
+  /// Every live record of the card is in a list, so that a bare token can be traced back to it.
+  void link(struct Record&);
+  void unlink(struct Record&);
+  struct Record* record_at(const void* token);
+
   static bool passed(void* card, const StreamPoint& at);
 
  private:
@@ -85,6 +90,8 @@ class Card {
   std::unique_ptr<Rings, RingsDeleter> rings_;
   std::atomic<std::uint64_t> next_low_{0}, next_high_{0};
   std::atomic<double> modelled_ns_{0};
+  std::mutex records_mutex_;
+  struct Record* records_ = nullptr;
   std::mutex machine_mutex_;
   std::unique_ptr<chip::Machine> machine_;
 };
@@ -99,6 +106,8 @@ void stop();
 
 /// Card of a pointer token (any byte of its block), -1 when it is none.
 int card_of_token(const void* token);
+/// Record whose token this is, null when none is.
+struct Record* record_of_token(const void* token);
 
 /// Page-aligned host memory for asynchronous transfers.
 void* allocate_pinned(std::size_t bytes);
@@ -114,9 +123,10 @@ struct Record {
   Dtype dtype = Dtype::U8;  // what the storage holds, seen from the host
   bool raw = false;         // bytes allocated before any tensor gave them a type
   LayoutPtr layout;
-  std::uint64_t stream = 0;            // stream current at allocation
-  std::mutex mutex;                    // guards `streams`
-  std::vector<std::uint64_t> streams;  // other streams that use the block (record_stream)
+  std::uint64_t stream = 0;                     // stream current at allocation
+  std::mutex mutex;                             // guards `streams`
+  Record *next = nullptr, *previous = nullptr;  // the card's list
+  std::vector<std::uint64_t> streams;           // other streams that use the block (record_stream)
 
   std::uint8_t* base() const { return card->memory().host(address); }
   /// The token handed out as a pointer: unique, never dereferenceable, null for empty storages.

@@ -145,8 +145,11 @@ rt::Dtype supported_dtype(c10::ScalarType t, rt::Format* format) {
 }
 
 rt::Record& record_of(const c10::StorageImpl& s) {
+  TORCH_CHECK(s.device_type() == kSpyre, "this storage holds no spyre memory");
   auto* record = static_cast<rt::Record*>(s.data_ptr().get_context());
-  TORCH_CHECK(record != nullptr && s.device_type() == kSpyre, "this storage holds no spyre memory");
+  // A storage that torch built around a bare pointer (legacy serialization does) knows only the token.
+  if (record == nullptr) record = rt::record_of_token(s.data());
+  TORCH_CHECK(record != nullptr, "this storage was not allocated on the spyre device");
   return *record;
 }
 

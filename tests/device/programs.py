@@ -19,10 +19,7 @@ def scale(buffers: int = 2, ints: int = 1) -> bytes:
     lines += [f'.arg {buffers + i} "{n}" int df16 read' for i, n in enumerate(numbers)]
     lines.append(f'.arg {buffers + ints} "k" float df16 read')
     lines += [f'.symbol s{i} "{n}" = address({i}) {_ADDRESS}' for i, n in enumerate(names)]
-    lines += [
-        f'.symbol s{buffers + i} "{n}" = dim({buffers + i}) min 0 max 64 gran 1'
-        for i, n in enumerate(numbers)
-    ]
+    lines += [f'.symbol s{buffers + i} "{n}" = dim({buffers + i}) min 0 max 64 gran 1' for i, n in enumerate(numbers)]
     lines.append(
         f'.symbol s{buffers + ints} "k" = scalar({buffers + ints}) '
         "min -4611686018427387904 max 4611686018427387904 gran 1"

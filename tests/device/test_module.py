@@ -15,9 +15,7 @@ from torch_loom import _device
 
 
 def run(code: str, **env: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, **env}, capture_output=True, text=True
-    )
+    return subprocess.run([sys.executable, "-c", code], env={**os.environ, **env}, capture_output=True, text=True)
 
 
 # ---- registration ----
@@ -140,9 +138,7 @@ def test_fork_before_first_use_works_in_the_child():
 
 
 def test_data_ptr_is_a_unique_opaque_token():
-    tensors = [
-        torch.empty(n, dtype=d, device="spyre") for n in (1, 64, 1000) for d in (torch.int64, torch.bool)
-    ]
+    tensors = [torch.empty(n, dtype=d, device="spyre") for n in (1, 64, 1000) for d in (torch.int64, torch.bool)]
     spans = sorted((t.data_ptr(), t.data_ptr() + t.numel() * t.element_size()) for t in tensors)
     assert all(a[1] <= b[0] for a, b in zip(spans, spans[1:], strict=False))
     assert all(t.data_ptr() != _device.layout(t)["address"] for t in tensors)

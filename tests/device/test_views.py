@@ -104,9 +104,7 @@ def test_a_view_reads_what_the_host_view_reads(chain, dtype, kind):
     assert torch.equal(view.contiguous().cpu(), expected)  # device to device
 
 
-@given(
-    chain=view_chain(3), dtype=st.sampled_from(EXACT), source=st.sampled_from(["host", "device", "strided"])
-)
+@given(chain=view_chain(3), dtype=st.sampled_from(EXACT), source=st.sampled_from(["host", "device", "strided"]))
 def test_a_write_through_a_view_changes_just_that(chain, dtype, source):
     shape, steps = chain
     host, device = numbered(shape, dtype), numbered(shape, dtype).to("spyre")

@@ -6,9 +6,7 @@ import torch.nn.functional as F
 from helpers import check, half
 
 
-@pytest.mark.parametrize(
-    "shape", [(1,), (7,), (64,), (65,), (5, 150), (3, 1, 70), (2, 3, 4, 100), (3000, 77)]
-)
+@pytest.mark.parametrize("shape", [(1,), (7,), (64,), (65,), (5, 150), (3, 1, 70), (2, 3, 4, 100), (3000, 77)])
 def test_add_of_any_shape(shape):
     check(lambda a, b: a + b, half(*shape), half(*shape, seed=1))
 
@@ -171,3 +169,16 @@ def test_comparison_gives_bool():
 def test_unsupported_dtype_names_it():
     with pytest.raises(RuntimeError, match="does not support dtype"):
         torch.randn(4, dtype=torch.float64).to("spyre")
+
+
+@pytest.mark.parametrize("length", [7, 33, 70])
+def test_partial_tiles_do_not_run_into_the_next_batch(length):
+    # The rows of a batch are not a multiple of the row block, and batches follow one another in memory.
+    x, w = half(5, length, 12, 32), half(384, 384, scale=0.05)
+    check(
+        lambda a, w: F.linear(a.transpose(1, 2).contiguous().transpose(1, 2).reshape(5, length, 384), w),
+        x,
+        w,
+        absolute=1e-4,
+    )
+    check(lambda a: (a.transpose(1, 2) + 1).softmax(-1), x)

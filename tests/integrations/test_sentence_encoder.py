@@ -55,9 +55,7 @@ def model():
 
 
 def test_the_real_weights_rank_sentences_as_people_do(model):
-    tokens = model.tokenize(
-        ["The cat sits on the mat.", "A kitten rests on a rug.", "Shares fell on Monday."]
-    )
+    tokens = model.tokenize(["The cat sits on the mat.", "A kitten rests on a rug.", "Shares fell on Monday."])
     assert tokens.input_ids.dtype == tokens.attention_mask.dtype == torch.int64
     with torch.no_grad():
         vectors = model.encoder(*tokens.arguments)

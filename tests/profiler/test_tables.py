@@ -53,6 +53,7 @@ def test_sizes_have_binary_units():
 
 def test_the_compile_line_follows_the_events():
     line = CompileLine()
+    assert str(line) == "tracing"
     line.event("start", "a")
     assert str(line) == "0 kernels compiled, a"
     line.event("done", "a")

@@ -57,11 +57,11 @@ ODD = st.sampled_from([1, 2, 31, 32, 63, 64, 65, 100, 130])
     columns=ODD,
     rows=st.integers(0, 40),
     tile=st.sampled_from([1, 3, 8]),
-    double=st.booleans(),
+    buffers=st.sampled_from([1, 2, 3]),
     corelets=st.sampled_from([1, 2]),
 )
-def test_elementwise_rows(columns: int, rows: int, tile: int, double: bool, corelets: int) -> None:
-    c = build(kernels.add(columns, tile), double_buffer=double, corelets=corelets)
+def test_elementwise_rows(columns: int, rows: int, tile: int, buffers: int, corelets: int) -> None:
+    c = build(kernels.add(columns, tile), buffers=buffers, corelets=corelets)
     x, z = data((rows, columns)), data((rows, columns), 1)
     out = run_all(
         c,
@@ -151,9 +151,7 @@ def test_embedding(columns: int, rows: int, tile: int, computed: bool) -> None:
     c = build(kernels.embedding(50, columns, tile, computed=computed))
     table = data((50, columns))
     index = np.random.default_rng(rows).integers(0, 24, size=rows).astype(np.int32)
-    out = run_all(
-        c, i=index, t=pad_rows(table, 64), y=np.zeros((rows, kernels.pitch(columns)), np.float32), n=rows
-    )
+    out = run_all(c, i=index, t=pad_rows(table, 64), y=np.zeros((rows, kernels.pitch(columns)), np.float32), n=rows)
     close(out["y"][:, :columns], table[2 * index + 1 if computed else index])
 
 
@@ -261,24 +259,18 @@ def test_indices_as_values(columns: int, rows: int, tile: int) -> None:
 @pytest.mark.parametrize("rows", [1, 7, 8, 9, 50])
 def test_tiles_of_dynamic_extent(rows: int) -> None:
     x = data((rows, 70))
-    out = run_all(
-        build(kernels.dynamic_tiles(70, 8)), x=pad_rows(x, 64), y=np.zeros((rows, 128), np.float32), n=rows
-    )
+    out = run_all(build(kernels.dynamic_tiles(70, 8)), x=pad_rows(x, 64), y=np.zeros((rows, 128), np.float32), n=rows)
     close(out["y"][:, :70], x + 1)
 
 
-@pytest.mark.parametrize(
-    ("columns", "start", "width"), [(128, 0, 128), (200, 0, 200), (128, 64, 64), (200, 30, 100)]
-)
+@pytest.mark.parametrize(("columns", "start", "width"), [(128, 0, 128), (200, 0, 200), (128, 64, 64), (200, 30, 100)])
 def test_gather_from_the_default_layout(columns: int, start: int, width: int) -> None:
     table = data((20, columns))
     wide = pad_rows(table, 64)
     layout = np.ascontiguousarray(wide.reshape(20, -1, 64).transpose(1, 0, 2))
     index = np.array([3, 19, 0, 7, 7], np.int32)
     y = np.zeros((5, kernels.pitch(width)), np.float32)
-    out = run_all(build(kernels.default_gather(20, columns, start, width, 2)), i=index, t=layout, y=y, n=5)[
-        "y"
-    ]
+    out = run_all(build(kernels.default_gather(20, columns, start, width, 2)), i=index, t=layout, y=y, n=5)["y"]
     np.testing.assert_array_equal(out[:, :width], table[index, start : start + width])
 
 

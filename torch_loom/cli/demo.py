@@ -51,14 +51,12 @@ def demo(
     if batch is not None and batch < 1:
         raise Usage(f"--batch must be at least 1, got {batch}")
 
-    from rich.console import Console
-
     from torch_loom.integrations.huggingface import MissingExtra, check_dtype, load_minilm
     from torch_loom.integrations.huggingface.report import NoDevice, compare
     from torch_loom.layout import UnsupportedDtype
-    from torch_loom.profiler import Artifacts, ArtifactsError
+    from torch_loom.profiler import Artifacts, ArtifactsError, report_console
 
-    console = Console()
+    console = report_console()
     try:
         device_dtype = check_dtype(dtype)
         with ExitStack() as places:

@@ -175,7 +175,10 @@ def run(
     from torch_loom.cli.ktir_arrays import read_array, read_value, write_arrays
     from torch_loom.ktir import KtirError
 
-    for option, value, allowed in (("--numerics", numerics, ("ieee", "df16")), ("--accumulate", accumulate, ("f32", "storage"))):
+    for option, value, allowed in (
+        ("--numerics", numerics, ("ieee", "df16")),
+        ("--accumulate", accumulate, ("f32", "storage")),
+    ):
         if value not in allowed:
             raise Usage(f"{option} is {' or '.join(allowed)}, not '{value}'")
     program = _load(file, assume_memory_space, allow_l0)
@@ -261,7 +264,9 @@ def draw(
     view: Annotated[str | None, typer.Option("--view", help="View to draw; by default the first one.")] = None,
     fn: Annotated[str | None, typer.Option("--fn", help="Function; needed when there are several.")] = None,
     size: Annotated[list[str] | None, typer.Option("--size", help="NAME=N: value of a scalar argument.")] = None,
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="SVG file to write instead of printing.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="SVG file to write instead of printing.")
+    ] = None,
     assume_memory_space: AssumeSpace = None,
     allow_l0: AllowL0 = False,
 ) -> None:

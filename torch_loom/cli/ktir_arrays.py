@@ -28,7 +28,7 @@ def read_value(name: str, text: str, seed: int) -> Any:
         return text == "true"
     match = _SPEC.fullmatch(text)
     if match is not None:
-        return _made(name, *match.groups(), seed)
+        return _made(name, match[1], match[2], match[3], seed)
     return read_array(Path(text))
 
 

@@ -146,8 +146,10 @@ def bound(points: AffineSet, symbols: tuple[int, ...] = ()) -> PointSet:
     if any(lo <= -_INF or hi >= _INF for lo, hi in zip(lower, upper, strict=True)):
         free = [i for i, (lo, hi) in enumerate(zip(lower, upper, strict=True)) if lo <= -_INF or hi >= _INF]
         raise UnboundedSet(f"dim {free[0]} has no bounds")
-    rest = () if is_box else tuple(exprs)
-    return PointSet(Box(tuple(lower), tuple(upper)), is_box, rest, rank)
+    box = Box(tuple(lower), tuple(upper))
+    if not is_box and box.size > MAX_POINTS:
+        raise UnboundedSet(f"a set that is no box in {box.size} candidate points, more than {MAX_POINTS}")
+    return PointSet(box, is_box, () if is_box else tuple(exprs), rank)
 
 
 def _propagate(
@@ -256,8 +258,6 @@ class PointSet:
         """Which points of a box inside the bounds belong to the set."""
         if box.empty:
             return np.zeros(box.extents[: self.rank], dtype=bool)
-        if box.size > MAX_POINTS:
-            raise UnboundedSet(f"{box.size} candidate points are more than {MAX_POINTS}")
         grids = [
             np.arange(lo, hi + 1, dtype=np.int64).reshape([-1 if a == d else 1 for a in range(self.rank)])
             for d, (lo, hi) in enumerate(zip(box.lower, box.upper, strict=True))
@@ -295,7 +295,9 @@ class PointSet:
         inner = _common(self.bounds, other.bounds)
         if inner.empty:
             return not bool(mine.any())
-        window = tuple(slice(lo - o, hi - o + 1) for lo, hi, o in zip(inner.lower, inner.upper, other.bounds.lower, strict=True))
+        window = tuple(
+            slice(lo - o, hi - o + 1) for lo, hi, o in zip(inner.lower, inner.upper, other.bounds.lower, strict=True)
+        )
         covered = mine[window] & self.mask_over(inner)
         return int(covered.sum()) == int(mine.sum())
 

@@ -241,9 +241,7 @@ def parse_map(parser: AttrParser) -> AffineMap:
     """Parse ``(dims)[symbols] -> (exprs)``."""
     leaf, dims, symbols = _parse_space(parser)
     parser.parse_punctuation("->", " in affine map")
-    exprs = parser.parse_comma_separated_list(
-        parser.Delimiter.PAREN, lambda: normalise(parse_expr(parser, leaf))
-    )
+    exprs = parser.parse_comma_separated_list(parser.Delimiter.PAREN, lambda: normalise(parse_expr(parser, leaf)))
     return AffineMap(dims, symbols, tuple(exprs))
 
 

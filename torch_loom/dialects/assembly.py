@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from typing import TypeVar
 
-from xdsl.dialects.builtin import DYNAMIC_INDEX, DenseArrayBase, IndexType, i32, i64
+from xdsl.dialects.builtin import DYNAMIC_INDEX, DenseArrayBase, IndexType, i64
 from xdsl.ir import Attribute, SSAValue
-from xdsl.ir.affine import AffineDimExpr, AffineExpr, AffineMap
+from xdsl.ir.affine import AffineBinaryOpExpr, AffineDimExpr, AffineExpr, AffineMap
 from xdsl.parser import AttrParser, Parser, UnresolvedOperand
 from xdsl.printer import Printer
 from xdsl.utils.mlir_lexer import MLIRTokenKind
@@ -175,11 +176,44 @@ class OperandLeaf:
         return normalise(parse_expr(self.parser, self))
 
 
+IdT = TypeVar("IdT")
+
+
+def _dims_in_order(expr: AffineExpr) -> Iterator[int]:
+    """Positions of the dims of an expression in the order in which they are printed."""
+    if isinstance(expr, AffineDimExpr):
+        yield expr.position
+    elif isinstance(expr, AffineBinaryOpExpr):
+        yield from _dims_in_order(expr.lhs)
+        yield from _dims_in_order(expr.rhs)
+
+
+def order_ids(
+    groups: Sequence[Sequence[AffineExpr]], ids: Sequence[IdT], variables: int = 0
+) -> tuple[list[list[AffineExpr]], list[IdT]]:
+    """Number ids by their appearance in the printed text and drop those that do not appear.
+
+    The dims of ``groups`` are the ids, then ``variables`` more that keep their order. Renumbering may reorder sums,
+    so it is repeated until nothing changes; text then reads back to the same numbers.
+    """
+    exprs, names = [list(g) for g in groups], list(ids)
+    for _ in range(8):
+        count = len(names)
+        seen = list(dict.fromkeys(d for g in exprs for e in g for d in _dims_in_order(e) if d < count))
+        if seen == list(range(count)):
+            break
+        new: list[AffineExpr] = [AffineDimExpr(seen.index(d) if d in seen else 0) for d in range(count)]
+        new += [AffineDimExpr(len(seen) + v) for v in range(variables)]
+        exprs = [[normalise(e.replace_dims_and_symbols(new, ())) for e in g] for g in exprs]
+        names = [names[d] for d in seen]
+    return exprs, names
+
+
 def parse_subscripts(parser: Parser) -> tuple[AffineMap, list[SSAValue]]:
     """Parse ``[%row + %i, 0]`` into a map over the distinct ids and those ids."""
     leaf = OperandLeaf(parser)
     exprs = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, leaf.expr)
-    operands = resolve_indices(parser, leaf.operands)
+    (exprs,), operands = order_ids([exprs], resolve_indices(parser, leaf.operands))
     return AffineMap(len(operands), 0, tuple(exprs)), operands
 
 

@@ -141,9 +141,7 @@ class DeclareOp(IRDLOperation):
 
     def __init__(self, kind: str, label: str, fields: Sequence[int | str]) -> None:
         parts: list[Attribute] = [StringAttr(f) if isinstance(f, str) else IntAttr(f) for f in fields]
-        super().__init__(
-            properties={"kind": StringAttr(kind), "label": StringAttr(label), "fields": ArrayAttr(parts)}
-        )
+        super().__init__(properties={"kind": StringAttr(kind), "label": StringAttr(label), "fields": ArrayAttr(parts)})
 
     def plain(self) -> list[int | str]:
         """The fields as Python values."""
@@ -200,9 +198,7 @@ class SlotOp(IRDLOperation):
     assembly_format = "$scope $expr attr-dict `:` type($result)"
 
     def __init__(self, scope: str, expr: str) -> None:
-        super().__init__(
-            properties={"scope": StringAttr(scope), "expr": StringAttr(expr)}, result_types=[INDEX]
-        )
+        super().__init__(properties={"scope": StringAttr(scope), "expr": StringAttr(expr)}, result_types=[INDEX])
 
 
 @irdl_op_definition
@@ -305,9 +301,7 @@ class LoopOp(MixedOp):
         reg = parser.parse_integer()
         region = parser.parse_region((argument,))
         operands, static = split_numbers([count])
-        return cls.create(
-            operands=operands, properties={"reg": IntAttr(reg), "static": static}, regions=[region]
-        )
+        return cls.create(operands=operands, properties={"reg": IntAttr(reg), "static": static}, regions=[region])
 
 
 class _CreditOp(IRDLOperation):
@@ -477,9 +471,7 @@ class _PortOp(MixedOp):
     lx = prop_def(ArrayAttr[StringAttr])
     elem = prop_def(StringAttr)
 
-    def __init__(
-        self, seg: int, queue: int, lx: tuple[str, str], elem: str, numbers: Sequence[Number]
-    ) -> None:
+    def __init__(self, seg: int, queue: int, lx: tuple[str, str], elem: str, numbers: Sequence[Number]) -> None:
         operands, static = split_numbers(numbers)
         super().__init__(
             operands=[operands],
@@ -609,9 +601,7 @@ class SegVecOp(MixedOp):
         rank = self.rank.data
         printer.print_string(f" seg {self.seg.data} extents ")
         print_numbers(printer, n[:rank])
-        printer.print_string(
-            f" corelet {self.corelet_dim.data} in {list(map(int, self.inputs.get_values()))}"
-        )
+        printer.print_string(f" corelet {self.corelet_dim.data} in {list(map(int, self.inputs.get_values()))}")
         if n[rank:]:
             printer.print_string(" scalars ")
             print_numbers(printer, n[rank:])

@@ -51,9 +51,7 @@ def parse_numbers(parser: Parser) -> list[int | SSAValue]:
 
 def parse_int_list(parser: Parser) -> list[int]:
     """``[1, 2, ..]``"""
-    return parser.parse_comma_separated_list(
-        parser.Delimiter.SQUARE, lambda: parser.parse_integer(allow_boolean=False)
-    )
+    return parser.parse_comma_separated_list(parser.Delimiter.SQUARE, lambda: parser.parse_integer(allow_boolean=False))
 
 
 def parse_word(parser: Parser) -> str:

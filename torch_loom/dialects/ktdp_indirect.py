@@ -159,13 +159,11 @@ class ConstructIndirectAccessTileOp(IRDLOperation):
         parser.parse_punctuation("->")
         tile_type = parse_elidable(parser, AccessTileType)
         memrefs = parser.resolve_operands([base, *views], types, at)
-        captured = asm.resolve_indices(parser, leaf.operands)
-        count = len(captured) + len(names)
-        shifted = [AffineDimExpr(len(captured) + i) for i in range(len(names))]
-        maps = [
-            AffineMap(count, 0, tuple(normalise(e.replace_dims_and_symbols((), shifted)) for e in group))
-            for group in exprs
-        ]
+        ids = asm.resolve_indices(parser, leaf.operands)
+        shifted = [AffineDimExpr(len(ids) + i) for i in range(len(names))]
+        exprs = [[normalise(e.replace_dims_and_symbols((), shifted)) for e in group] for group in exprs]
+        exprs, captured = asm.order_ids(exprs, ids, len(names))
+        maps = [AffineMap(len(captured) + len(names), 0, tuple(group)) for group in exprs]
         block = Block(arg_types=[IndexType()] * len(names), ops=[RegionTerminatorOp.create()])
         for argument, name in zip(block.args, names, strict=True):
             if SSAValue.is_valid_name(name):
@@ -178,6 +176,26 @@ class ConstructIndirectAccessTileOp(IRDLOperation):
             regions=[Region(block)],
             result_types=[tile_type],
         )
+
+    def canonicalise(self, parser: Parser) -> None:
+        """Number the captured ids by their appearance, as reading the printed text would."""
+        maps, sizes = self.properties.get("per_dim_subscript_maps"), self.properties.get("operandSegmentSizes")
+        if not isinstance(maps, ArrayAttr) or not isinstance(sizes, DenseArrayBase) or len(self.regions) != 1:
+            return
+        counts = [int(v) for v in sizes.get_values()]
+        values = [m.data for m in maps.data if isinstance(m, AffineMapAttr)]
+        variables = len(self.regions[0].blocks[0].args) if self.regions[0].blocks else 0
+        inputs = counts[2] + variables if len(counts) == 4 else -1
+        fits = sum(counts) == len(self.operands) and all(m.num_dims == inputs and not m.num_symbols for m in values)
+        if len(counts) != 4 or not fits:
+            return  # the verifier says what is wrong
+        first = 1 + counts[1]
+        ids = list(self.operands[first : first + counts[2]])
+        exprs, found = asm.order_ids([[normalise(e) for e in m.results] for m in values], ids, variables)
+        self.operands = [*self.operands[:first], *found, *self.operands[first + counts[2] :]]
+        count = len(found) + variables
+        new_maps = [AffineMap(count, 0, tuple(group)) for group in exprs]
+        self.properties |= self.build_properties(self.kinds, new_maps, [1, counts[1], len(found), counts[3]])
 
     def print(self, printer: Printer) -> None:
         """Print the canonical form."""
@@ -207,7 +225,8 @@ class ConstructIndirectAccessTileOp(IRDLOperation):
             printer.print_list(self.subscripts, one)
         _print_symbols(printer, self.symbols)
         names = ("variables_space_order", "variables_space_set")
-        asm.print_dictionary(printer, {n: self.properties[n] for n in names}, self.attributes)
+        named: dict[str, Attribute] = {n: self.properties[n] for n in names}
+        asm.print_dictionary(printer, named, self.attributes)
         printer.print_string(" : ")
         printer.print_list([self.base.type, *(v.type for v in self.index_views)], printer.print_attribute)
         printer.print_string(" -> ")
@@ -217,7 +236,9 @@ class ConstructIndirectAccessTileOp(IRDLOperation):
         """Counts of dims, variables, views and expressions agree; index views hold integers."""
         points = self.variables_space_set.data
         require(isinstance(self.base.type, MemRefType), "KT-V18", f"the base is a view, got {self.base.type}")
-        rank, kinds, maps = self.base.type.get_num_dims(), self.kinds, self.per_dim_subscript_maps.data
+        base_type = self.base.type
+        assert isinstance(base_type, MemRefType)
+        rank, kinds, maps = base_type.get_num_dims(), self.kinds, self.per_dim_subscript_maps.data
         require(len(kinds) == rank == len(maps), "KT-V02", f"{len(maps)} subscripts for a view of rank {rank}")
         require(
             sum(kinds) == len(self.index_views),
@@ -255,7 +276,9 @@ class ConstructIndirectAccessTileOp(IRDLOperation):
                 "KT-V13",
                 f"an index view holds integers, got {view}",
             )
-        _verify_order_and_symbols(self, points, self.variables_space_order.data, len(self.symbols), "variables_space_set")
+        _verify_order_and_symbols(
+            self, points, self.variables_space_order.data, len(self.symbols), "variables_space_set"
+        )
 
 
 _KINDS = ("value", "granularity", "upperbound")
@@ -325,7 +348,9 @@ class RuntimeArgExtractOp(IRDLOperation):
             )
             return
         require(self.what in kind.promises, "KT-V18", f"{kind} promises no {self.what}")
-        require(isinstance(self.result.type, IndexType), "KT-V18", f"{self.what} has type index, not {self.result.type}")
+        require(
+            isinstance(self.result.type, IndexType), "KT-V18", f"{self.what} has type index, not {self.result.type}"
+        )
 
 
 __all__ = [

@@ -135,9 +135,7 @@ class InterTileProduceOp(IRDLOperation):
         future = self.future.type
         require(isinstance(future, TileFutureType), "KT-V18", f"the result is a tile future, got {future}")
         groups = future.groups.data
-        require(
-            groups.num_dims == 1 and groups.num_symbols == 0, "KT-V02", "groups range over one dim without symbols"
-        )
+        require(groups.num_dims == 1 and groups.num_symbols == 0, "KT-V02", "groups range over one dim without symbols")
         _verify_tile_set(self.producer_tiles_per_group.data, "producer_tiles_per_group", (1,))
         block = self.body.block
         require(
@@ -147,9 +145,7 @@ class InterTileProduceOp(IRDLOperation):
         require(isinstance(last, YieldPartialOp), "KT-V18", "the region ends with ktdp.yield_partial")
         assert last is not None
         found = [v.type for v in last.operands]
-        require(
-            found == list(future.value_types.data), "KT-V18", f"yields {_types(found)}, the future holds {future}"
-        )
+        require(found == list(future.value_types.data), "KT-V18", f"yields {_types(found)}, the future holds {future}")
 
 
 def _types(types: Sequence[Attribute]) -> str:

@@ -17,11 +17,19 @@ from xdsl.dialects.builtin import (
     IndexType,
     MemRefType,
     TensorType,
+    i32,
     i64,
 )
 from xdsl.ir import Attribute, Operation, SSAValue
-from xdsl.ir.affine import AffineConstraintExpr, AffineConstraintKind, AffineDimExpr, AffineMap, AffineSet
-from xdsl.ir.affine import AffineConstantExpr, AffineSymExpr
+from xdsl.ir.affine import (
+    AffineConstantExpr,
+    AffineConstraintExpr,
+    AffineConstraintKind,
+    AffineDimExpr,
+    AffineMap,
+    AffineSet,
+    AffineSymExpr,
+)
 from xdsl.irdl import (
     AttrSizedOperandSegments,
     IRDLOperation,
@@ -39,7 +47,7 @@ from xdsl.printer import Printer
 from xdsl.traits import MemoryReadEffect, MemoryWriteEffect, Pure
 
 from torch_loom.dialects import assembly as asm
-from torch_loom.dialects.affine_text import constraint, identity_map
+from torch_loom.dialects.affine_text import constraint, identity_map, normalise
 from torch_loom.dialects.errors import CodedVerifyError, note_drift, parse_error
 from torch_loom.dialects.ktdp_types import (
     UNSPECIFIED,
@@ -205,7 +213,7 @@ class ConstructMemoryViewOp(IRDLOperation):
         parser.parse_punctuation(":")
         view_type = parser.parse_type()
         properties |= {"static_sizes": static_sizes, "static_strides": static_strides}
-        properties["operandSegmentSizes"] = DenseArrayBase.from_list(asm.i32, [1, len(sizes), len(strides)])
+        properties["operandSegmentSizes"] = DenseArrayBase.from_list(i32, [1, len(sizes), len(strides)])
         op = cls.create(
             operands=[offset, *asm.resolve_indices(parser, sizes), *asm.resolve_indices(parser, strides)],
             properties=properties,
@@ -236,7 +244,9 @@ class ConstructMemoryViewOp(IRDLOperation):
         asm.print_mixed_list(printer, self.static_sizes.get_values(), self.sizes)
         printer.print_string(", strides: ")
         asm.print_mixed_list(printer, self.static_strides.get_values(), self.strides)
-        named = {k: self.properties[k] for k in ("coordinate_set", "memory_space") if k in self.properties}
+        named: dict[str, Attribute] = {
+            k: self.properties[k] for k in ("coordinate_set", "memory_space") if k in self.properties
+        }
         asm.print_dictionary(printer, named, self.attributes)
         printer.print_string(" : ")
         printer.print_attribute(self.view.type)
@@ -247,9 +257,7 @@ class ConstructMemoryViewOp(IRDLOperation):
         require(len(sizes) == len(strides), "KT-V01", f"{len(sizes)} sizes but {len(strides)} strides")
         for label, static, dynamic in (("sizes", sizes, self.sizes), ("strides", strides, self.strides)):
             count = sum(v == DYNAMIC_INDEX for v in static)
-            require(
-                count == len(dynamic), "KT-V01", f"{count} dynamic {label} but {len(dynamic)} operands for them"
-            )
+            require(count == len(dynamic), "KT-V01", f"{count} dynamic {label} but {len(dynamic)} operands for them")
         require(isinstance(self.view.type, MemRefType), "KT-V01", f"the result is a memref, got {self.view.type}")
         shape = self.view.type.get_shape()
         require(len(shape) == len(sizes), "KT-V01", f"memref of rank {len(shape)} for {len(sizes)} sizes")
@@ -403,17 +411,35 @@ class ConstructAccessTileOp(IRDLOperation):
         parser.parse_punctuation("->")
         tile_type = parse_elidable(parser, AccessTileType)
         assert base_map is not None
-        return cls.create(
+        op = cls.create(
             operands=[base_value, *subscripts, *symbols],
             properties={
                 "base_map": base_map,
                 "access_tile_set": properties["access_tile_set"],
                 "access_tile_order": properties["access_tile_order"],
-                "operandSegmentSizes": DenseArrayBase.from_list(asm.i32, [1, len(subscripts), len(symbols)]),
+                "operandSegmentSizes": DenseArrayBase.from_list(i32, [1, len(subscripts), len(symbols)]),
             },
             attributes=attributes,
             result_types=[tile_type],
         )
+        if not bracketed:
+            op.canonicalise(parser)
+        return op
+
+    def canonicalise(self, parser: Parser) -> None:
+        """Number the ids by their appearance, as reading the printed text would."""
+        base_map, sizes = self.properties.get("base_map"), self.properties.get("operandSegmentSizes")
+        if not isinstance(base_map, AffineMapAttr) or not isinstance(sizes, DenseArrayBase):
+            return
+        counts = [int(v) for v in sizes.get_values()]
+        value = base_map.data
+        if len(counts) != 3 or sum(counts) != len(self.operands) or value.num_symbols or value.num_dims != counts[1]:
+            return  # the verifier says what is wrong
+        base, ids, symbols = self.operands[0], self.operands[1 : 1 + counts[1]], self.operands[1 + counts[1] :]
+        (exprs,), found = asm.order_ids([[normalise(e) for e in value.results]], list(ids))
+        self.operands = [base, *found, *symbols]
+        self.properties["base_map"] = AffineMapAttr(AffineMap(len(found), 0, tuple(exprs)))
+        self.properties["operandSegmentSizes"] = DenseArrayBase.from_list(i32, [1, len(found), counts[2]])
 
     def print(self, printer: Printer) -> None:
         """Print the canonical form."""
@@ -422,7 +448,8 @@ class ConstructAccessTileOp(IRDLOperation):
         asm.print_subscripts(printer, self.base_map.data, self.subscripts)
         _print_symbols(printer, self.symbols)
         names = ("access_tile_order", "access_tile_set")
-        asm.print_dictionary(printer, {n: self.properties[n] for n in names}, self.attributes)
+        named: dict[str, Attribute] = {n: self.properties[n] for n in names}
+        asm.print_dictionary(printer, named, self.attributes)
         printer.print_string(" : ")
         printer.print_attribute(self.base.type)
         printer.print_string(" -> ")
@@ -432,7 +459,9 @@ class ConstructAccessTileOp(IRDLOperation):
         """Counts of dims, operands and symbols agree; the order is a permutation."""
         base_map, points = self.base_map.data, self.access_tile_set.data
         require(isinstance(self.base.type, MemRefType), "KT-V18", f"the base is a view, got {self.base.type}")
-        rank = self.base.type.get_num_dims()
+        base_type = self.base.type
+        assert isinstance(base_type, MemRefType)
+        rank = base_type.get_num_dims()
         require(len(base_map.results) == rank, "KT-V02", f"{len(base_map.results)} subscripts for rank {rank}")
         inputs = base_map.num_dims + base_map.num_symbols
         require(
@@ -446,9 +475,7 @@ class ConstructAccessTileOp(IRDLOperation):
         _verify_order_and_symbols(self, points, self.access_tile_order.data, len(self.symbols), "access_tile_set")
 
 
-def _verify_order_and_symbols(
-    op: Any, points: AffineSet, order: AffineMap, symbols: int, set_name: str
-) -> None:
+def _verify_order_and_symbols(op: Any, points: AffineSet, order: AffineMap, symbols: int, set_name: str) -> None:
     require(
         points.num_symbols == symbols,
         "KT-V02",
@@ -500,7 +527,9 @@ def _verify_shapes(tile: SSAValue, tensor: SSAValue, what: str) -> None:
     require(isinstance(tensor_type, TensorType), "KT-V12", f"{what} moves a tensor, got {tensor_type}")
     assert isinstance(tile_type, AccessTileType) and isinstance(tensor_type, TensorType)
     shape, expected = tensor_type.get_shape(), tile_type.get_shape()
-    require(shape == expected, "KT-V12", f"{what} of {tensor_type} through an access tile of {tile_type}: shapes differ")
+    require(
+        shape == expected, "KT-V12", f"{what} of {tensor_type} through an access tile of {tile_type}: shapes differ"
+    )
 
 
 @irdl_op_definition

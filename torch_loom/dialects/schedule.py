@@ -72,9 +72,7 @@ class _Record(IRDLOperation):
             elif kind is str:
                 values[name] = parser.parse_str_literal()
             else:
-                values[name] = parser.parse_comma_separated_list(
-                    parser.Delimiter.SQUARE, parser.parse_str_literal
-                )
+                values[name] = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, parser.parse_str_literal)
         region = parser.parse_optional_region()
         if region is not None and not region.blocks:
             region.add_block(Block())
@@ -120,9 +118,7 @@ class KernelOp(IRDLOperation):
         name = parser.parse_symbol_name()
         parser.parse_keyword("cores")
         cores = parser.parse_integer()
-        return cls.create(
-            properties={"sym_name": name, "cores": IntAttr(cores)}, regions=[parser.parse_region()]
-        )
+        return cls.create(properties={"sym_name": name, "cores": IntAttr(cores)}, regions=[parser.parse_region()])
 
 
 @irdl_op_definition
@@ -250,6 +246,4 @@ class SegmentOp(_Record):
     where = prop_def(StringAttr)
 
 
-Schedule = Dialect(
-    "schedule", [KernelOp, BufferOp, ChannelOp, LoopOp, PipelineOp, StageOp, TransferOp, SegmentOp], []
-)
+Schedule = Dialect("schedule", [KernelOp, BufferOp, ChannelOp, LoopOp, PipelineOp, StageOp, TransferOp, SegmentOp], [])

@@ -153,7 +153,11 @@ class IntrinsicOp(IRDLOperation):
     def verify_(self) -> None:
         """Counts and element kinds."""
         row = self.ROW
-        require(len(self.operands) in row.arity, "KT-V19", f"{self.name} takes {row.arity} operands, got {len(self.operands)}")
+        require(
+            len(self.operands) in row.arity,
+            "KT-V19",
+            f"{self.name} takes {row.arity} operands, got {len(self.operands)}",
+        )
         require(len(self.results) == row.results, "KT-V19", f"{self.name} has {row.results} results")
         for value in (*self.operands, *self.results):
             kind = value.type
@@ -185,7 +189,7 @@ def _make(name: str, row: Row) -> type[IntrinsicOp]:
         "__annotations__": {},
         "traits": traits_def(Pure()),
     }
-    cls = irdl_op_definition(type(IntrinsicOp)(title, (IntrinsicOp,), namespace))
+    cls = irdl_op_definition(type(IntrinsicOp)(title, (IntrinsicOp,), namespace))  # type: ignore[misc]
     cls.ROW = row
     cls.verify_ = IntrinsicOp.verify_  # type: ignore[method-assign]
     return cls
@@ -300,7 +304,7 @@ class Idx32ToAddrOp(IRDLOperation):
         types: list[Attribute] = [_integer_of("i32")] + [i64] * (len(names) - 1)
         results: list[Attribute] = [i64]
         if parser.parse_optional_punctuation(":"):
-            found = list(parser.parse_comma_separated_list(parser.Delimiter.NONE, parser.parse_type))
+            found: list[Attribute] = list(parser.parse_comma_separated_list(parser.Delimiter.NONE, parser.parse_type))
             types = found if len(found) == len(names) else found[:1] * len(names)
             results = asm.parse_result_types(parser) or found[:1]
         operands = parser.resolve_operands(names, types, at)
@@ -332,7 +336,7 @@ class Idx32ToAddrOp(IRDLOperation):
 
 @irdl_op_definition
 class SliceReductionOp(IRDLOperation):
-    """Folds a one-stick tensor: ``in_slice`` each slice into its first element, ``across_slice`` into the first slice."""
+    """Folds a one-stick tensor: ``in_slice`` into the first element of each slice, ``across_slice`` into slice 0."""
 
     name = "spyreop.slice_reduction"
 
@@ -348,7 +352,9 @@ class SliceReductionOp(IRDLOperation):
         """Parse ``%a {reduction_kind = .., reduction_scope = ..} : T``."""
         name = parser.parse_unresolved_operand()
         entries = parser.parse_optional_attr_dict()
-        properties = {k: _word(entries.pop(k)) for k in ("reduction_kind", "reduction_scope") if k in entries}
+        properties: dict[str, Attribute] = {
+            k: _word(entries.pop(k)) for k in ("reduction_kind", "reduction_scope") if k in entries
+        }
         parser.parse_punctuation(":")
         kind = parser.parse_type()
         results = asm.parse_result_types(parser) or [kind]
@@ -381,7 +387,9 @@ class SliceReductionOp(IRDLOperation):
             require(word in known, "KT-V19", f"{name} is one of {', '.join(known)}, got '{word}'")
         require(len(self.operands) == 1 == len(self.results), "KT-V19", "slice_reduction maps one tensor to one")
         kind = self.operands[0].type
-        require(isinstance(kind, TensorType) and self.results[0].type == kind, "KT-V19", "slice_reduction takes a tensor")
+        require(
+            isinstance(kind, TensorType) and self.results[0].type == kind, "KT-V19", "slice_reduction takes a tensor"
+        )
 
 
 def _word(value: Attribute) -> Attribute:

@@ -8,7 +8,7 @@ hand-written assembly reads these ops, which are most of a kernel, several times
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, cast
 
 from xdsl.dialects import arith as xa
 from xdsl.dialects import math as xm
@@ -185,7 +185,7 @@ class _Cast:
 def derive(base: type[OpT], mixin: type[Any], **members: Any) -> type[OpT]:
     """A refinement of an xDSL op: the mixin's assembly and its ``check`` as verifier."""
     namespace = {"__module__": __name__, "__doc__": base.__doc__, "verify_": mixin.check, **members}
-    return type(base)(base.__name__.removeprefix("_"), (mixin, base), namespace)
+    return cast(type[OpT], type(base)(base.__name__.removeprefix("_"), (mixin, base), namespace))  # type: ignore[misc]
 
 
 def _float_op(base: type[OpT], arity: int) -> type[OpT]:
@@ -278,9 +278,7 @@ ExtFOp = _cast(xa.ExtFOp, _float_extend, {"fastmath": NO_FASTMATH})
 TruncFOp = _cast(xa.TruncFOp, _float_truncate, {"fastmath": NO_FASTMATH})
 ExtSIOp = _cast(xa.ExtSIOp, lambda a, b: _plain(a) and _plain(b) and _wider(a, b))
 ExtUIOp = _cast(xa.ExtUIOp, lambda a, b: _plain(a) and _plain(b) and _wider(a, b))
-TruncIOp = _cast(
-    xa.TruncIOp, lambda a, b: _plain(a) and _plain(b) and _wider(b, a), {"overflowFlags": NO_OVERFLOW}
-)
+TruncIOp = _cast(xa.TruncIOp, lambda a, b: _plain(a) and _plain(b) and _wider(b, a), {"overflowFlags": NO_OVERFLOW})
 SIToFPOp = _cast(xa.SIToFPOp, lambda a, b: _plain(a) and is_float(b))
 UIToFPOp = _cast(xa.UIToFPOp, lambda a, b: _plain(a) and is_float(b))
 FPToSIOp = _cast(xa.FPToSIOp, lambda a, b: is_float(a) and _plain(b))
@@ -480,10 +478,18 @@ Arith = Dialect(
 
 # ---- math --------------------------------------------------------------------------------------
 
-_FLOAT_UNARY = [op for op in xm.Math.operations if issubclass(op, xm.FloatingPointLikeUnaryMathOperation)]
-_FLOAT_BINARY = [op for op in xm.Math.operations if issubclass(op, xm.FloatingPointLikeBinaryMathOperation)]
-_INT_UNARY = [op for op in xm.Math.operations if issubclass(op, xm.SignlessIntegerLikeUnaryMathOperation)]
-_INT_BINARY = [op for op in xm.Math.operations if issubclass(op, xm.SignlessIntegerLikeBinaryMathOperation)]
+_FLOAT_UNARY: list[type[IRDLOperation]] = [
+    op for op in xm.Math.operations if issubclass(op, xm.FloatingPointLikeUnaryMathOperation)
+]
+_FLOAT_BINARY: list[type[IRDLOperation]] = [
+    op for op in xm.Math.operations if issubclass(op, xm.FloatingPointLikeBinaryMathOperation)
+]
+_INT_UNARY: list[type[IRDLOperation]] = [
+    op for op in xm.Math.operations if issubclass(op, xm.SignlessIntegerLikeUnaryMathOperation)
+]
+_INT_BINARY: list[type[IRDLOperation]] = [
+    op for op in xm.Math.operations if issubclass(op, xm.SignlessIntegerLikeBinaryMathOperation)
+]
 
 
 @irdl_op_definition
@@ -498,7 +504,7 @@ class _ErfcOp(xm.FloatingPointLikeUnaryMathOperation):
 MATH_OPS: dict[str, type[IRDLOperation]] = {
     op.name: op
     for op in (
-        *(_float_op(base, 1) for base in (*_FLOAT_UNARY, _ErfcOp)),
+        *(_float_op(base, 1) for base in [*_FLOAT_UNARY, _ErfcOp]),
         *(_float_op(base, 2) for base in _FLOAT_BINARY),
         *(_int_op(base, 1) for base in _INT_UNARY),
         *(_int_op(base, 2) for base in _INT_BINARY),

@@ -155,7 +155,9 @@ class StructuredOp(IRDLOperation):
     def check_shapes(self) -> None:
         """Operands fit the indexing maps; results have the types of the outputs."""
         maps, loops = self.maps(), len(self.iterators())
-        require(len(maps) == len(self.operands), "KT-V19", f"{len(maps)} indexing maps for {len(self.operands)} operands")
+        require(
+            len(maps) == len(self.operands), "KT-V19", f"{len(maps)} indexing maps for {len(self.operands)} operands"
+        )
         extents = [DYNAMIC_INDEX] * loops
         for position, (value, operand) in enumerate(zip(maps, self.operands, strict=True)):
             shape = shape_of(operand.type) or ()

@@ -53,7 +53,8 @@ def elementwise_body(name: str, types: Sequence[Attribute]) -> Region:
         result = values[0]
     else:
         if name == "reciprocal":
-            ops.append(arith.ConstantOp.create(result_types=[kind], properties={"value": FloatAttr(1.0, kind)}))  # type: ignore[arg-type]
+            one = FloatAttr(1.0, kind)  # type: ignore[call-overload]
+            ops.append(arith.ConstantOp.create(result_types=[kind], properties={"value": one}))
             name, values = "arith.divf", [ops[-1].results[0], values[0]]
         elif name == "square":
             name, values = "arith.mulf", [values[0], values[0]]

@@ -85,9 +85,7 @@ class NamedOp(SegmentedOp):
             properties["indexing_maps"] = attributes.pop("indexing_maps")
         types = asm.parse_result_types(parser)
         properties["operandSegmentSizes"] = segments(inputs, outputs)
-        op = cls.create(
-            operands=[*inputs, *outputs], properties=properties, attributes=attributes, result_types=types
-        )
+        op = cls.create(operands=[*inputs, *outputs], properties=properties, attributes=attributes, result_types=types)
         op.canonicalise(parser)
         return op
 
@@ -143,8 +141,7 @@ class ElementwiseOp(NamedOp):
         """Identity for tensors, nothing for scalars."""
         rank = len(shape_of(self.outputs[0].type) or ()) if self.outputs else 0
         return [
-            AffineMap.identity(rank) if shape_of(v.type) is not None else AffineMap(rank, 0, ())
-            for v in self.operands
+            AffineMap.identity(rank) if shape_of(v.type) is not None else AffineMap(rank, 0, ()) for v in self.operands
         ]
 
     def iterators(self) -> list[bool]:
@@ -209,7 +206,7 @@ def _make(name: str, base: type[NamedOp], **members: object) -> type[NamedOp]:
         "__annotations__": {},
         "traits": traits_def(Pure()),
     }
-    cls = irdl_op_definition(type(base)(title, (base,), namespace))
+    cls = irdl_op_definition(type(base)(title, (base,), namespace))  # type: ignore[misc]
     for key, value in members.items():
         setattr(cls, key, value)
     cls.verify_ = base.verify_  # type: ignore[method-assign]

@@ -304,9 +304,7 @@ class ReduceOp(StructuredOp):
 
     def verify_(self) -> None:
         """Equal counts, ascending dims, shapes, body."""
-        require(
-            len(self.inputs) == len(self.outputs) >= 1, "KT-V19", "linalg.reduce takes as many inits as inputs"
-        )
+        require(len(self.inputs) == len(self.outputs) >= 1, "KT-V19", "linalg.reduce takes as many inits as inputs")
         shapes = [shape_of(v.type) for v in self.inputs]
         require(all(s is not None for s in shapes), "KT-V19", "linalg.reduce takes tensors")
         rank = len(shapes[0] or ())

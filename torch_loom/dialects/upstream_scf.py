@@ -47,7 +47,9 @@ def _check_yield(op: Operation, block: Block, kind: type[Operation], expected: S
     require(isinstance(last, kind), "KT-V18", f"{what} of {op.name} ends with {kind.name}")
     assert last is not None
     found = _types(last.operands)
-    require(found == list(expected), "KT-V18", f"{what} of {op.name} yields {_shown(found)}, expected {_shown(expected)}")
+    require(
+        found == list(expected), "KT-V18", f"{what} of {op.name} yields {_shown(found)}, expected {_shown(expected)}"
+    )
 
 
 class _For:

@@ -232,9 +232,7 @@ class GenerateOp(IRDLOperation):
         region = parser.parse_region()
         attributes = parser.parse_optional_attr_dict()
         parser.parse_punctuation(":")
-        return cls.create(
-            operands=sizes, regions=[region], attributes=attributes, result_types=[parser.parse_type()]
-        )
+        return cls.create(operands=sizes, regions=[region], attributes=attributes, result_types=[parser.parse_type()])
 
     def print(self, printer: Printer) -> None:
         """Print the canonical form."""

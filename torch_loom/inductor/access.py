@@ -173,9 +173,7 @@ def resolve(
         c = index.coeff(symbol, 1)
         target = next((h for h in buffer.dims if sympy.expand(h.host_stride - c) == 0), None)
         if target is None:
-            raise Unsupported(
-                f"gather from {buffer.name}: index {index} does not follow one dim of the buffer"
-            )
+            raise Unsupported(f"gather from {buffer.name}: index {index} does not follow one dim of the buffer")
         gathered.setdefault(target, []).append(symbol)
         index = sympy.expand(index - c * symbol)
     parts = linear(index, dims)
@@ -193,15 +191,11 @@ def resolve(
             if local is not None and hint(h.host_stride) <= hint(c):
                 reach = hint(local) * (hint(d.extent) - 1)
                 if reach >= hint(h.extent) and not guarded:
-                    raise Unsupported(
-                        f"access of {buffer.name}: loop {d.extent} x {c} crosses a row of the buffer"
-                    )
+                    raise Unsupported(f"access of {buffer.name}: loop {d.extent} x {c} crosses a row of the buffer")
                 terms[h].append((d, local))
                 break
         else:
-            raise Unsupported(
-                f"access of {buffer.name}: stride {c} of index {index} follows no dim of the buffer"
-            )
+            raise Unsupported(f"access of {buffer.name}: stride {c} of index {index} follows no dim of the buffer")
     offsets = _inside(buffer, terms, constant, limits or {}) if guarded else None
     if offsets is None:
         offsets = _greedy(buffer, constant)

@@ -18,15 +18,13 @@ from ..ktir.builder import Dim as Num
 from ..ktir.builder import Index, KernelBuilder
 from .access import Access, format_of, geometry, resolve
 from .compat import DefaultHandler, V, host_scalar, sizevars
-from .domain import Dim, hint, linear
+from .domain import Dim, exact_div, linear
 from .errors import Unsupported
-from .plan import KernelPlan
+from .plan import KernelPlan, bound_of
 from .pointwise import elementwise
 from .record import node_variables, simplified
 from .tiles import GatherIndex, Tiles
 from .values import Algebra, Number, Operand, Value, register_kind
-
-DEFAULT_BOUND = 1024
 
 COMBINERS = {
     "sum": {"f32": "arith.addf", "i32": "arith.addi"},
@@ -143,11 +141,7 @@ class Emitter(DefaultHandler):
     def _index_view(self, g: Gathered) -> GatherIndex:
         """Where the gather unit reads its indices: the index buffer itself, or LX for computed ones."""
         dims = g.value.dims
-        if (
-            g.source is not None
-            and g.wrap is None
-            and all(c.dim.tile_stride is None for c in g.source.coordinates)
-        ):
+        if g.source is not None and g.wrap is None and all(c.dim.tile_stride is None for c in g.source.coordinates):
             access = g.source
             walk = {c.terms[0][0]: c for c in access.coordinates if len(c.terms) == 1}
             if all(len(c.terms) <= 1 and all(s == 1 for _, s in c.terms) for c in access.coordinates):
@@ -171,6 +165,12 @@ class Emitter(DefaultHandler):
             low = self.algebra.apply("arith.cmpi slt", [value, Number(0, "i32")], "i32")
             wrapped = self.algebra.apply("arith.addi", [value, size], "i32")
             value = elementwise(self.algebra, "where", [low, wrapped, value])  # type: ignore[assignment]
+        for d in dims:  # lanes beyond the extent hold padding, which must not be taken for an index
+            if exact_div(d.extent, self.plan.blocks.get(d, d.extent)) is None:
+                inside = self.algebra.apply(
+                    "arith.cmpi slt", [self._index_value(d.symbol), self._splat_index(d.extent, ())]
+                )
+                value = elementwise(self.algebra, "where", [inside, value, Number(0, "i32")])  # type: ignore[assignment]
         value = self.algebra.materialise(self.algebra.cast(value, "i32"), dims)
         shape = [self.tiles.block[d] for d in dims] or [1]
         if any(not isinstance(s, int) for s in shape):
@@ -313,9 +313,7 @@ class Emitter(DefaultHandler):
         count = self.plan.rnumel
         n = self.tiles.number(count)
         weight: Operand = (
-            Number(float(n), "f32")
-            if isinstance(n, int)
-            else self.algebra.cast(self._splat_index(count, ()), "f32")
+            Number(float(n), "f32") if isinstance(n, int) else self.algebra.cast(self._splat_index(count, ()), "f32")
         )
         value = self.algebra.cast(value, "f32")
         total = self._fold(COMBINERS["sum"], value, reduced)
@@ -368,13 +366,9 @@ def emit_kernel(
 
 def _bound(plan: KernelPlan, symbol: sympy.Symbol) -> int | None:
     """Largest value of a size the kernel is planned for; None where only loop counts depend on it."""
-    known = sizevars().upper_bound(symbol)
-    if not any(symbol in sympy.sympify(block).free_symbols for block in plan.blocks.values()):
-        return known
-    # Tiles hold the whole extent, so LX must be planned for some maximum. Without one from the model,
-    # leave room to grow; a launch beyond it compiles the kernel once more for a larger maximum.
-    room = max(DEFAULT_BOUND, 1 << (2 * hint(symbol) - 1).bit_length())
-    return min(known, room) if known is not None else room
+    if any(symbol in sympy.sympify(block).free_symbols for block in plan.blocks.values()):
+        return bound_of(symbol)
+    return sizevars().upper_bound(symbol)
 
 
 def size_symbols(plan: KernelPlan, arguments: Sequence[str]) -> list[sympy.Symbol]:

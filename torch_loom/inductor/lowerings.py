@@ -53,7 +53,7 @@ def lower_matmul(a: TensorBox, b: TensorBox) -> TensorBox:
         return ops.dot(load_a([*lead, row, inside]), load_b([*lead, inside, column]))
 
     result = Reduction.create(
-        device=a.get_device(),
+        device=a.get_device_or_error(),
         dst_dtype=a.get_dtype(),
         src_dtype=a.get_dtype(),
         inner_fn=inner,
@@ -134,7 +134,7 @@ def _attention(emit: Emit, node: torch.fx.Node) -> Any:
     """softmax(q k^T * scale + bias) v by its definition; only the first result is provided."""
     if any(_item_of(u) != 0 and u.users for u in node.users):
         return None
-    arguments = dict(zip(_SDPA_NAMES, node.args, strict=False)) | dict(node.kwargs)
+    arguments: dict[str, Any] = dict(zip(_SDPA_NAMES, node.args, strict=False)) | dict(node.kwargs)
     q, k, v = arguments["query"], arguments["key"], arguments["value"]
     if arguments.get("dropout_p", 0.0):
         return None

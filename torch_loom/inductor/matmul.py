@@ -57,9 +57,7 @@ def plan_matmul(plan: KernelPlan) -> None:
     k = hint(product(d.extent for d in roles.k)) if roles.k else 1
     # The innermost m dim gives rows; n dims are whole except the outermost of them.
     row = roles.m[-1] if roles.m else None
-    batch = hint(
-        product(d.extent for d in plan.dims if d not in plan.reduced and d not in roles.n and d is not row)
-    )
+    batch = hint(product(d.extent for d in plan.dims if d not in plan.reduced and d not in roles.n and d is not row))
     m = hint(row.extent) if row else 1
     inner_n = hint(product(d.extent for d in roles.n[1:])) if len(roles.n) > 1 else 1
     n = hint(roles.n[0].extent) if roles.n else 1
@@ -146,12 +144,12 @@ def enter_loops(plan: KernelPlan, tiles: Tiles, stack: ExitStack) -> None:
         tiles.start[d] = item if i == 0 else b.mod(item, tiles.extent[d])
         if i:
             item = b.floordiv(item, tiles.extent[d])
-    for d, parts, mine in ((roles.n[0] if roles.n else None, gn, mine_n), (row, gm, mine_m)):
-        if d is None or plan.blocks[d] == d.extent:
+    for cut, parts, mine in ((roles.n[0] if roles.n else None, gn, mine_n), (row, gm, mine_m)):
+        if cut is None or plan.blocks[cut] == cut.extent:
             continue
-        low, high = span(b.ceildiv(tiles.extent[d], tiles.block[d]), parts, mine)
+        low, high = span(b.ceildiv(tiles.extent[cut], tiles.block[cut]), parts, mine)
         at = stack.enter_context(b.loop(low, high))
-        tiles.start[d] = b.mul(at, tiles.block[d])
+        tiles.start[cut] = b.mul(at, tiles.block[cut])
 
 
 def emit_dot(emitter: Emitter, a: Operand, b: Operand) -> Value:
@@ -198,9 +196,7 @@ def _flat(emitter: Emitter, x: Value, rows: list[Dim], k: list[Dim]) -> Tensor:
             extent = builder.mul(extent, tiles.block[d])
         shape.append(extent)
     if not rows:
-        return builder.expand(
-            builder.collapse(tensor, [list(range(len(wanted)))], [shape[1]]), [[0, 1]], shape
-        )
+        return builder.expand(builder.collapse(tensor, [list(range(len(wanted)))], [shape[1]]), [[0, 1]], shape)
     groups = [list(range(len(rows))), list(range(len(rows), len(wanted)))]
     return builder.collapse(tensor, groups, shape)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import sympy
 
 from .access import Access, geometry, resolve
-from .compat import FusedSchedulerNode, SchedulerNode, sizevars
+from .compat import BaseSchedulerNode, SchedulerNode, sizevars
 from .domain import Boundaries, Dim, Misaligned, exact_div, hint, product, refine, suffix_products
 from .errors import Unsupported
 from .record import Record, Touch, node_variables, record
@@ -21,6 +21,7 @@ from .record import Record, Touch, node_variables, record
 # Elements of a tile of one value. 16 Ki float32 elements are 64 KiB: about ten values fit LX twice.
 TILE_ELEMENTS = 16384
 LANE_BLOCK = 512
+DEFAULT_BOUND = 1024
 
 
 @dataclass
@@ -92,7 +93,7 @@ def align(nodes: Sequence[SchedulerNode], numel: sympy.Expr, rnumel: sympy.Expr)
     return bounds
 
 
-def flatten(node: SchedulerNode | FusedSchedulerNode) -> list[SchedulerNode]:
+def flatten(node: BaseSchedulerNode) -> list[SchedulerNode]:
     """Plain nodes of a possibly fused node, in order."""
     return [n for n in node.get_nodes() if isinstance(n, SchedulerNode)]
 
@@ -116,9 +117,7 @@ def make_plan(nodes: list[SchedulerNode], cores: int, removed: set[str]) -> Kern
 
     dims = refine(bounds, indices)
     seen = record(nodes, numel, rnumel, dims, removed)
-    reduced = {
-        d for d in dims if rnumel != 1 and exact_div(rnumel, sympy.expand(d.suffix * d.extent)) is not None
-    }
+    reduced = {d for d in dims if rnumel != 1 and exact_div(rnumel, sympy.expand(d.suffix * d.extent)) is not None}
     plan = KernelPlan(nodes, numel, rnumel, dims, reduced, seen, cores)
     if seen.contraction is not None:
         from .matmul import plan_matmul
@@ -127,6 +126,22 @@ def make_plan(nodes: list[SchedulerNode], cores: int, removed: set[str]) -> Kern
     else:
         _choose_tiles(plan)
     return plan
+
+
+def bound_of(symbol: sympy.Symbol) -> int:
+    """Largest value of a size for which tiles that hold its whole extent are planned.
+
+    Without a maximum from the model there is room to grow; a launch beyond it compiles the kernel once
+    more for a larger maximum."""
+    known = sizevars().upper_bound(symbol)
+    room = max(DEFAULT_BOUND, 1 << (2 * hint(symbol) - 1).bit_length())
+    return min(known, room) if known is not None else room
+
+
+def planned(expr: sympy.Expr) -> int:
+    """A size at the bounds of its symbols: what LX must hold."""
+    expr = sympy.sympify(expr)
+    return int(expr.subs({s: bound_of(s) for s in expr.free_symbols}))
 
 
 def _round_up(value: int, step: int) -> int:
@@ -147,7 +162,7 @@ def _choose_tiles(plan: KernelPlan) -> None:
     # Lane dims first: whole when short, otherwise in blocks of whole sticks.
     outside = hint(product(d.extent for d in rows)) if rows else 1
     inner = [d for d in plan.dims if d in lanes]
-    width = hint(product(d.extent for d in plan.reduced)) if plan.reduced else 1
+    width = planned(product(d.extent for d in plan.reduced)) if plan.reduced else 1
     for d in reversed(inner):
         extent = hint(d.extent)
         limit = max(64, min(LANE_BLOCK, TILE_ELEMENTS // max(width, 1)) // 64 * 64)
@@ -159,7 +174,7 @@ def _choose_tiles(plan: KernelPlan) -> None:
     if rows:
         row = rows[-1]
         block = max(1, TILE_ELEMENTS // max(width, 1))
-        block = 1 << (block.bit_length() - 1)
+        block = min(1 << (block.bit_length() - 1), 1 << (hint(row.extent) - 1).bit_length())
         others = product([d.extent for d in rows[:-1]] + [plan.tiles_of(d) for d in inner])
         while block > 1 and hint(others) * -(-hint(row.extent) // block) < plan.cores:
             block //= 2

@@ -62,11 +62,7 @@ def _tell(event: str, name: str) -> None:
 def cache_dir() -> Path:
     """Folder of compiled kernels: ``TORCH_LOOM_CACHE_DIR`` or ``~/.cache/torch_loom``."""
     chosen = os.environ.get("TORCH_LOOM_CACHE_DIR")
-    base = (
-        Path(chosen)
-        if chosen
-        else Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "torch_loom"
-    )
+    base = Path(chosen) if chosen else Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "torch_loom"
     return base / "kernels"
 
 
@@ -180,9 +176,7 @@ def loom_kernel(name: str, text: str, access: Sequence[str], layouts: Sequence[s
     return LoomKernel(name, text, access, layouts)
 
 
-def empty_strided_spyre(
-    size: Sequence[int], stride: Sequence[int], dtype: torch.dtype, index: int = 0
-) -> torch.Tensor:
+def empty_strided_spyre(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype, index: int = 0) -> torch.Tensor:
     """Intermediate of a compiled graph, in rows of sticks."""
     return _device.empty_strided(size, stride, dtype, index, "row_major")
 

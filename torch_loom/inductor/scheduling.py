@@ -41,9 +41,8 @@ class TileKernel(Kernel):
 
 
 def _contracts(node: BaseSchedulerNode) -> bool:
-    return any(
-        n.node is not None and n.node.get_reduction_type() == "dot" for n in flatten(node) if n.is_reduction()
-    )
+    kinds = (getattr(n.node, "get_reduction_type", lambda: None)() for n in flatten(node) if n.is_reduction())
+    return "dot" in kinds
 
 
 class LoomScheduling(BaseScheduling):
@@ -66,7 +65,7 @@ class LoomScheduling(BaseScheduling):
     # -- fusion ----
 
     def _same_space(self, node1: BaseSchedulerNode, node2: BaseSchedulerNode) -> bool:
-        a, b = flatten(node1), flatten(node2)  # type: ignore[arg-type]
+        a, b = flatten(node1), flatten(node2)
         if not a or not b:
             return False
         n1, r1 = groups(a)
@@ -94,8 +93,8 @@ class LoomScheduling(BaseScheduling):
         if first:
             if node2.is_reduction():
                 return False
-            numel = groups(flatten(node1))[0]  # type: ignore[arg-type]
-            if not sizevars().equal(groups(flatten(node2))[0], numel):  # type: ignore[arg-type]
+            numel = groups(flatten(node1))[0]
+            if not sizevars().equal(groups(flatten(node2))[0], numel):
                 return False
         return self._same_space(node1, node2)
 
@@ -124,6 +123,7 @@ class LoomScheduling(BaseScheduling):
                 loaded.append(t.name)
         arguments = list(dict.fromkeys([*loaded, *stored]))
         label = get_fused_kernel_name(nodes, config.triton.descriptive_names).replace("__", "_")
+        label = label.replace("scaled_dot_product_fused_attention_overrideable", "attention")
         text, symbols = emit_kernel(plan, "kernel", arguments, removed)
         wrapper = V.graph.wrapper_code
         name = self.names.get(text)
@@ -146,7 +146,7 @@ class LoomScheduling(BaseScheduling):
         V.graph.inplaced_to_remove |= kernel.inplaced_to_remove
         self.free_buffers_in_scheduler()
 
-    def codegen_comment(self, nodes: Sequence[SchedulerNode], name: str | None = None) -> None:
+    def codegen_comment(self, nodes: Sequence[Any], name: str | None = None) -> None:
         """Say in the wrapper where a call comes from."""
         origins, _ = get_kernel_metadata(nodes, V.graph.wrapper_code)
         V.graph.wrapper_code.make_comment(origins)

@@ -17,7 +17,7 @@ from ..ktir.builder import Dim as Num
 from ..ktir.builder import Index, Indirect, KernelBuilder, Tensor, View
 from .access import Access, Coordinate
 from .compat import CeilDiv, FloorDiv, Max, Min, Mod, ModularIndexing, PythonMod
-from .domain import Dim, hint
+from .domain import Dim, exact_div, hint
 from .errors import Unsupported
 
 
@@ -152,6 +152,15 @@ class Tiles:
             out.extend(parts)
         return self.b.expand(value, groups, [self.block[d] for d in out]), tuple(out)
 
+    def _bounded(self, c: Coordinate, d: Dim) -> bool:
+        """Does the end of the host dim stop every tile of ``d`` that reaches past the extent of ``d``?
+
+        Not when other loops move within the same host dim: then a partial tile would run on into the rows of
+        the next index."""
+        block = self.block[d]
+        whole = isinstance(block, int) and exact_div(d.extent, sympy.Integer(block)) is not None
+        return whole or block == self.extent[d] or len(c.terms) == 1
+
     def _divides(self, c: Coordinate, per_stick: int) -> int:
         """A number that divides the start coordinate for all loop indices (0 counts as a stick)."""
         import math
@@ -159,8 +168,9 @@ class Tiles:
         out = 0
         values: list[sympy.Expr | int] = [c.offset]
         for d, step in c.terms:
-            if isinstance(self.start[d], int):
-                values.append(step * int(self.start[d]))
+            start = self.start[d]
+            if isinstance(start, int):
+                values.append(step * start)
             else:
                 block = self.block.get(d, 1)
                 values.append(step * block if isinstance(block, int) else step)
@@ -179,7 +189,7 @@ class Tiles:
                 continue
             size, stride = self.number(c.dim.extent), self.number(c.dim.device_stride)
             tiled = [(d, s) for d, s in c.terms if d in self.block]
-            if len(tiled) == 1 and tiled[0][1] == 1:
+            if len(tiled) == 1 and tiled[0][1] == 1 and self._bounded(c, tiled[0][0]):
                 entries.append(Entry(size, stride, self.base_of(c), self.block[tiled[0][0]], tiled[0][0]))
                 continue
             if not tiled:
@@ -219,9 +229,7 @@ class Tiles:
         )
         return self._shape(tile, [entries[i] for i in order], lane_at)
 
-    def _shape(
-        self, tile: Tensor, entries: Sequence[Entry], lane_at: Num | None
-    ) -> tuple[Tensor, tuple[Dim, ...]]:
+    def _shape(self, tile: Tensor, entries: Sequence[Entry], lane_at: Num | None) -> tuple[Tensor, tuple[Dim, ...]]:
         """Collapse unit axes and (tile, lane) pairs; cut the wanted run out of whole sticks."""
         axes = [e.dim for e in entries]
         dims = tuple(dict.fromkeys(d for d in axes if d is not None))
@@ -284,9 +292,7 @@ class Tiles:
         )
         self.b.store(value, view, [e.at for e in entries], [e.extent for e in entries], order)
 
-    def gather(
-        self, access: Access, indices: dict[sympy.Symbol, GatherIndex]
-    ) -> tuple[Tensor, tuple[Dim, ...]]:
+    def gather(self, access: Access, indices: dict[sympy.Symbol, GatherIndex]) -> tuple[Tensor, tuple[Dim, ...]]:
         """Load through index views: every axis of the result is a variable of an indirect tile."""
         axes: list[tuple[Dim, Num]] = []
 
@@ -306,9 +312,7 @@ class Tiles:
                 if len(c.indirect) > 1 or c.terms or c.offset != 0:
                     raise Unsupported(f"gather from {access.geometry.name}: index plus loop on one dim")
                 if c.dim.tile_stride is not None:
-                    raise Unsupported(
-                        f"gather along the sticks of {access.geometry.name} in the default layout"
-                    )
+                    raise Unsupported(f"gather along the sticks of {access.geometry.name} in the default layout")
                 sizes.append(self.number(c.dim.extent))
                 strides.append(stride)
                 where = indices[c.indirect[0]]
@@ -354,9 +358,7 @@ def _together(entries: Sequence[Entry]) -> list[int]:
     """Axis order in which a (tile, lane) pair of one dim stands side by side, before its lane."""
     order = list(range(len(entries)))
     for i, e in enumerate(entries):
-        twin = next(
-            (j for j in range(i + 1, len(entries)) if e.dim is not None and entries[j].dim is e.dim), None
-        )
+        twin = next((j for j in range(i + 1, len(entries)) if e.dim is not None and entries[j].dim is e.dim), None)
         if twin is not None and twin != i + 1:
             order.remove(i)
             order.insert(order.index(twin), i)

@@ -56,9 +56,7 @@ def register_kind(dtype: torch.dtype) -> str:
 class Algebra:
     """Elementwise operations over the dims of one kernel."""
 
-    def __init__(
-        self, builder: KernelBuilder, dims: Sequence[Dim], shape_of: Callable[[Dim], object]
-    ) -> None:
+    def __init__(self, builder: KernelBuilder, dims: Sequence[Dim], shape_of: Callable[[Dim], object]) -> None:
         self.b = builder
         self.order = {d: i for i, d in enumerate(dims)}
         self.shape_of = shape_of
@@ -116,9 +114,7 @@ class Algebra:
         }[(x.kind, kind)]
         return Value(self.b.op(name, x.tensor, result=kind), x.dims)
 
-    def common(
-        self, operands: Sequence[Operand], kind: str | None = None
-    ) -> tuple[list[Value], tuple[Dim, ...]]:
+    def common(self, operands: Sequence[Operand], kind: str | None = None) -> tuple[list[Value], tuple[Dim, ...]]:
         """Operands over their union of dims and of one register type (the widest, or ``kind``)."""
         kinds = {x.kind for x in operands}
         wide = kind or ("f32" if "f32" in kinds else "i32" if "i32" in kinds else "i1")

@@ -16,9 +16,7 @@ class LoomWrapperCodegen(PythonWrapperCodegen):
     ) -> PythonWrapperCodegen:
         """Wrapper of a graph (ours) or of a subgraph (Inductor's own)."""
         if is_subgraph:
-            return PythonWrapperCodegen.create(
-                is_subgraph, subgraph_name, parent_wrapper, partition_signatures
-            )
+            return PythonWrapperCodegen.create(is_subgraph, subgraph_name, parent_wrapper, partition_signatures)
         return LoomWrapperCodegen()
 
     def write_header(self) -> None:

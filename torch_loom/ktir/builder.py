@@ -117,9 +117,7 @@ def _box(extents: Sequence[Dim]) -> tuple[str, list[Index]]:
         else:
             rows.append(f"-{n} + s{len(symbols)} - 1 >= 0")
             symbols.append(e)
-    head = f"({', '.join(names)})" + (
-        f"[{', '.join(f's{i}' for i in range(len(symbols)))}]" if symbols else ""
-    )
+    head = f"({', '.join(names)})" + (f"[{', '.join(f's{i}' for i in range(len(symbols)))}]" if symbols else "")
     return f"affine_set<{head} : ({', '.join(rows) or '0 == 0'})>", symbols
 
 
@@ -210,9 +208,7 @@ class KernelBuilder:
             return Index(f"%{name}", self)
         kind = f"<index, upperbound={upperbound}>"
         self._args.append(f"%{name}: !ktdp.runtime_arg{kind}")
-        return Index(
-            self._value(f"ktdp.runtime_arg_extract value from %{name} : {kind} -> index", hoist=True), self
-        )
+        return Index(self._value(f"ktdp.runtime_arg_extract value from %{name} : {kind} -> index", hoist=True), self)
 
     def scalar(self, name: str, dtype: str) -> Tensor:
         """A launch-time number as a rank-0 value of type ``dtype`` (used through ``splat``)."""
@@ -305,9 +301,7 @@ class KernelBuilder:
 
     # -- memory -------------------------------------------------------------------------------------
 
-    def view(
-        self, base: Dim, sizes: Sequence[Dim], strides: Sequence[Dim], dtype: str, space: str = "global"
-    ) -> View:
+    def view(self, base: Dim, sizes: Sequence[Dim], strides: Sequence[Dim], dtype: str, space: str = "global") -> View:
         """Elements base + sum(i_k * strides_k) for 0 <= i_k < sizes_k; ``space`` is global or ct_local."""
         box, _ = _box(sizes)
         view = View("", tuple(sizes), dtype)
@@ -359,9 +353,7 @@ class KernelBuilder:
         """Write ``value`` to the tile of ``shape`` at ``at``; value dim i goes to view dim ``order[i]``."""
         order = order or range(len(shape))
         if value.dtype != view.dtype or [shape[p] for p in order] != list(value.shape):
-            raise BuildError(
-                f"store of {value.type} to a tile {list(shape)} (order {list(order)}) of {view.type}"
-            )
+            raise BuildError(f"store of {value.type} to a tile {list(shape)} (order {list(order)}) of {view.type}")
         tile = self._tile(view, at, shape, order)
         self._emit(f"ktdp.store {value.name}, {tile} : {value.type}, <{_dims(value.shape)}index>")
 
@@ -398,9 +390,7 @@ class KernelBuilder:
     def constant(self, value: float | int | bool, dtype: str) -> Tensor:
         """A rank-0 constant; floats are printed so that they parse back to the same bits."""
         if dtype in FLOATS:
-            return Tensor(
-                self._value(f"arith.constant {float_literal(float(value), dtype)} : {dtype}"), (), dtype
-            )
+            return Tensor(self._value(f"arith.constant {float_literal(float(value), dtype)} : {dtype}"), (), dtype)
         if dtype == "i1":
             return Tensor(self._value(f"arith.constant {'true' if value else 'false'}"), (), dtype)
         return Tensor(self._value(f"arith.constant {int(value)} : {dtype}"), (), dtype)
@@ -417,9 +407,7 @@ class KernelBuilder:
             return scalar
         dynamic = "".join(f"[{d.name}]" for d in shape if not isinstance(d, int))
         kind = tensor_type(shape, scalar.dtype)
-        return Tensor(
-            self._value(f"tensor.splat {scalar.name}{dynamic} : {kind}"), tuple(shape), scalar.dtype
-        )
+        return Tensor(self._value(f"tensor.splat {scalar.name}{dynamic} : {kind}"), tuple(shape), scalar.dtype)
 
     def iota(self, extent: Dim) -> Tensor:
         """``tensor<extent x i32>`` holding 0, 1, 2, ..."""
@@ -448,8 +436,8 @@ class KernelBuilder:
         if result is None:
             kind = first.type if first.shape else first.dtype
             return Tensor(self._value(f"{name} {names} : {kind}"), first.shape, first.dtype)
-        kinds = (first.type, tensor_type(first.shape, result)) if first.shape else (first.dtype, result)
-        return Tensor(self._value(f"{name} {names} : {kinds[0]} to {kinds[1]}"), first.shape, result)
+        source, target = (first.type, tensor_type(first.shape, result)) if first.shape else (first.dtype, result)
+        return Tensor(self._value(f"{name} {names} : {source} to {target}"), first.shape, result)
 
     def reduce(self, combiner: str, value: Tensor, dims: Sequence[int]) -> Tensor:
         """Fold ``value`` over ``dims`` from the combiner's identity."""
@@ -538,8 +526,7 @@ class KernelBuilder:
             raise BuildError(f"matmul of {a.type} and {b.type}")
         init = self.empty((a.shape[0], b.shape[1]), dtype)
         name = self._define(
-            f"linalg.matmul ins({a.name}, {b.name} : {a.type}, {b.type}) "
-            f"outs({init.name} : {init.type}) -> {init.type}"
+            f"linalg.matmul ins({a.name}, {b.name} : {a.type}, {b.type}) outs({init.name} : {init.type}) -> {init.type}"
         )
         return Tensor(name, init.shape, dtype)
 

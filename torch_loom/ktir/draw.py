@@ -89,7 +89,9 @@ def _colour(tile: int, tiles: int) -> str:
     return f"hsl({tile * 360 // max(1, tiles)}, 62%, 68%)"
 
 
-def draw_tiles(program: Program, fn: str | None = None, view: str | None = None, sizes: Mapping[str, int] | None = None) -> str:
+def draw_tiles(
+    program: Program, fn: str | None = None, view: str | None = None, sizes: Mapping[str, int] | None = None
+) -> str:
     """SVG of the tiles of a view over the compute tiles. Raises ``ValueError`` when there is nothing to draw."""
     function = program.function(fn)
     sizes = sizes or {}
@@ -105,8 +107,9 @@ def draw_tiles(program: Program, fn: str | None = None, view: str | None = None,
     parts = tile_parts(program, function.sym_name.data, chosen, sizes)
     if not parts:
         raise ValueError(f"no access tile of '%{wanted}' can be evaluated; give sizes with --size NAME=N")
-    title = f"@{function.sym_name.data}: %{wanted} {chosen.view.type} over {prod(program.grid(function.sym_name.data))} compute tiles"
-    return _svg(title, shape, parts, prod(program.grid(function.sym_name.data)))
+    name = function.sym_name.data
+    count = prod(program.grid(name))
+    return _svg(f"@{name}: %{wanted} {chosen.view.type} over {count} compute tiles", shape, parts, count)
 
 
 def _shape(program: Program, view: ConstructMemoryViewOp, sizes: Mapping[str, int]) -> tuple[int, ...]:

@@ -15,7 +15,6 @@ from torch_loom.dialects.affine_sets import UnboundedSet, bound, evaluate, subst
 from torch_loom.dialects.errors import CodedVerifyError
 from torch_loom.dialects.ktdp import DeliveryOp, InterTileProduceOp, TileFutureType
 
-
 #: More groups than any grid can serve; a larger set is a mistake.
 MAX_GROUPS = 1 << 12
 
@@ -137,7 +136,9 @@ def split_counts(
     return found
 
 
-def check_placement(op: DeliveryOp, partial: Sequence[int], shape: Sequence[int], producers: int, consumers: int) -> None:
+def check_placement(
+    op: DeliveryOp, partial: Sequence[int], shape: Sequence[int], producers: int, consumers: int
+) -> None:
     """The result shape follows from the partial shape by the rule of the delivery."""
     kind = op.name.removeprefix("ktdp.inter_tile_")
     if kind in ("consume", "reduce"):

@@ -14,13 +14,8 @@ from xdsl.utils.mlir_lexer import MLIRLexer, MLIRToken, MLIRTokenKind, StringLit
 
 from torch_loom.dialects.errors import CodedParseError
 
-_PUNCTUATION = {
-    text: kind
-    for text, kind in (
-        *((k.value, k) for k in MLIRTokenKind if isinstance(k.value, str)),
-        ("%", MLIRTokenKind.SLASH),
-    )
-}
+_PUNCTUATION: dict[str, MLIRTokenKind] = {k.value: k for k in MLIRTokenKind if isinstance(k.value, str)}
+_PUNCTUATION["%"] = MLIRTokenKind.SLASH
 
 _TOKEN = re.compile(
     r"""(?:[ \t\r\n]++|//[^\n]*+)*+

@@ -23,7 +23,6 @@ from xdsl.traits import IsolatedFromAbove
 
 from torch_loom.dialects.affine_text import format_map, format_set
 
-
 _SHORT_NAMES = {"builtin.module": "module", "func.return": "return"}
 
 # Shown in the custom form as subscripts, not as attributes.

@@ -182,9 +182,9 @@ def first_view(value: SSAValue) -> ConstructMemoryViewOp | None:
             if op.offset is value or _reaches(op.offset, value):
                 found.append(op)
             continue
-        if op.name.startswith("arith.") or isinstance(op, RuntimeArgExtractOp):
-            if all(isinstance(r.type, IndexType) or is_integer(r.type) for r in op.results):
-                work += [use.operation for result in op.results for use in result.uses]
+        moves = op.name.startswith("arith.") or isinstance(op, RuntimeArgExtractOp)
+        if moves and all(isinstance(r.type, IndexType) or is_integer(r.type) for r in op.results):
+            work += [use.operation for result in op.results for use in result.uses]
     return found[0] if found else None
 
 
@@ -305,5 +305,3 @@ def structural_check(program: Program) -> list[Diagnostic]:
     from torch_loom.ktir.structure import check_structure
 
     return check_structure(program)
-
-

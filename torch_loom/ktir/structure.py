@@ -62,7 +62,7 @@ class _Checker:
             if operand not in self.visible:
                 self.report(op, "KT-V18", f"operand {position} ({self.name(operand)}) is not defined before this use")
         if isinstance(op, UnregisteredOp):
-            known = [n for n in _known_ops()]
+            known = _known_ops()
             self.report(op, "KT-P01", f"unknown operation '{op.op_name.data}'{nearest(op.op_name.data, known)}")
         else:
             self.verify(op)
@@ -161,4 +161,6 @@ def _check_return(checker: _Checker, function: FuncOp) -> None:
     if found != expected:
         checker.function = function.sym_name.data
         shown = ", ".join(map(str, found)) or "nothing"
-        checker.report(last, "KT-V18", f"returns {shown}, the function declares {', '.join(map(str, expected)) or 'nothing'}")
+        checker.report(
+            last, "KT-V18", f"returns {shown}, the function declares {', '.join(map(str, expected)) or 'nothing'}"
+        )

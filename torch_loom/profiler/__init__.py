@@ -11,7 +11,7 @@ from torch_loom.profiler.launches import (
     time_program,
 )
 from torch_loom.profiler.progress import CompileLine, compile_progress
-from torch_loom.profiler.tables import launch_table, matrix_table, size_text
+from torch_loom.profiler.tables import launch_table, matrix_table, report_console, size_text
 
 __all__ = [
     "Artifacts",
@@ -29,6 +29,7 @@ __all__ = [
     "launch_table",
     "matrix_table",
     "recorded_launches",
+    "report_console",
     "size_text",
     "time_program",
 ]

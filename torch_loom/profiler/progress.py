@@ -29,6 +29,8 @@ class CompileLine:
                 self._running.remove(name)
 
     def __str__(self) -> str:
+        if not (self.compiled or self.cached or self._running):
+            return "tracing"
         parts = [f"{self.compiled} kernels compiled"]
         if self.cached:
             parts.append(f"{self.cached} from the cache")
@@ -45,7 +47,7 @@ def compile_progress(console: Console, title: str) -> Iterator[CompileLine]:
     line = CompileLine()
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task(title)
+        task = progress.add_task(f"{title}: {line}")
 
         def on_event(event: str, name: str) -> None:
             line.event(event, name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rich.console import Console
 from rich.table import Table
 
 from torch_loom.profiler.launches import LaunchRow
@@ -16,6 +17,12 @@ def size_text(count: float) -> str:
             return f"{count:.3g} {unit}" if unit != "B" else f"{count:.0f} B"
         count /= 1024
     return f"{count:.3g} GiB"
+
+
+def report_console() -> Console:
+    """A console on stdout: as wide as the terminal, and wide enough for kernel names in a pipe or file."""
+    console = Console()
+    return console if console.is_terminal else Console(width=140)
 
 
 def launch_table(rows: Sequence[LaunchRow]) -> Table:
@@ -44,7 +51,7 @@ def launch_table(rows: Sequence[LaunchRow]) -> Table:
 
 def matrix_table(values: Sequence[Sequence[float]], title: str) -> Table:
     """A square matrix with numbered rows and columns, two decimals."""
-    table = Table(title=title)
+    table = Table(title=title, min_width=len(title) + 2)
     table.add_column("", justify="right", style="bold")
     for number in range(len(values)):
         table.add_column(str(number), justify="right")

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 
 from torch_loom.arch import Chip
 from torch_loom.ktir.program import Program
+from torch_loom.scheduler.check import check
 from torch_loom.scheduler.compiled import Compiled
 from torch_loom.scheduler.errors import ScheduleError
 from torch_loom.scheduler.lower import lower
@@ -24,7 +25,7 @@ from torch_loom.scheduler.materialise_schedule import materialise as materialise
 from torch_loom.scheduler.pipeline import Options, Trace, plan_kernel
 from torch_loom.scheduler.text import parse_module, print_module
 
-__all__ = ["Compiled", "Options", "ScheduleError", "compile", "lower", "parse_module", "print_module"]
+__all__ = ["Compiled", "Options", "ScheduleError", "check", "compile", "lower", "parse_module", "print_module"]
 
 
 def compile(
@@ -37,9 +38,10 @@ def compile(
     """Schedule one function for a chip. ``watch(pass, result)`` is called after every pass.
 
     Raises ``ScheduleError`` with the KTIR location, the operation and a way out."""
+    options = options or Options()
     trace = Trace(watch=watch)
     with _paused_gc():
-        plan = plan_kernel(program, fn, chip, options or Options(), trace)
+        plan = plan_kernel(program, fn, chip, options, trace)
         start = time.perf_counter()
         schedule = print_module(materialise_schedule(plan))
         trace.step("schedule-ir", start, schedule)
@@ -47,6 +49,11 @@ def compile(
         module = materialise_dataflow(plan, chip)
         text = print_module(module)
         trace.step("dataflow-ir", start, text)
+        start = time.perf_counter()
+        broken = check(module) if options.check else []
+        trace.step("check", start, broken)
+        if broken:
+            raise ScheduleError(f"the schedule breaks {broken[0]}", op="func.func", where=f"@{fn}")
         start = time.perf_counter()
         lowered = lower(module)
         trace.step("lower", start, lowered)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from xdsl.ir.affine import (
     AffineBinaryOpExpr,
@@ -17,7 +18,8 @@ from xdsl.ir.affine import (
 )
 
 from torch_loom.scheduler.errors import ScheduleError
-from torch_loom.scheduler.expr import ZERO, Expr, ceildiv, floordiv, linear, mod, variable
+from torch_loom.scheduler.expr import ZERO, Expr, ceildiv, floordiv, minimum, mod, variable
+from torch_loom.scheduler.rewrite import linear
 
 _OPS = {
     AffineBinaryOpKind.Add: lambda a, b: a + b,
@@ -50,33 +52,58 @@ def permutation(m: AffineMap) -> tuple[int, ...]:
     return tuple(e.position for e in m.results if isinstance(e, AffineDimExpr))
 
 
-def box_extents(s: AffineSet, symbols: Sequence[Expr], where: str) -> tuple[Expr, ...]:
-    """Extents of a box that starts at zero: per dim the constraints d >= 0 and e - d >= 0 (or d == 0)."""
+@dataclass(frozen=True)
+class Points:
+    """A set of points: the box that bounds it (from zero), and what else must hold.
+
+    ``rules`` are (expression over ``dims``, True for == 0 or False for >= 0)."""
+
+    extents: tuple[Expr, ...]
+    dims: tuple[Expr, ...]
+    rules: tuple[tuple[Expr, bool], ...]
+
+
+def points_of(s: AffineSet, symbols: Sequence[Expr], where: str) -> Points:
+    """Split a set into its bounding box and further conditions. Raises for sets without an upper bound in a
+    dim, or that start below or above zero."""
     names = tuple(f"box.{k}" for k in range(s.num_dims))
-    dims = [variable("dim", n, Expr(1 << 40)) for n in names]
+    dims = tuple(variable("dim", n, Expr(1 << 40)) for n in names)
     extents: list[Expr | None] = [None] * s.num_dims
+    rules: list[tuple[Expr, bool]] = []
     for c in s.constraints:
         gap = apply_expr(c.lhs, dims, symbols) - apply_expr(c.rhs, dims, symbols)
         if c.kind is AffineConstraintKind.le:
             gap = -gap
+        equal = c.kind is AffineConstraintKind.eq
         split = linear(gap, names)
         if split is None or len(split[1]) > 1:
-            raise ScheduleError(
-                "only boxes can be scheduled as tiles", where=where, hint="mask the values instead"
-            )
+            rules.append((gap, equal))
+            continue
         rest, found = split
-        if not found:
-            continue
-        (name, factor), k = next(iter(found.items())), 0
-        k = names.index(name)
-        if c.kind is AffineConstraintKind.eq and rest == 0:
-            extents[k] = Expr(1)
-        elif factor == -1:
-            extents[k] = rest + 1
-        elif factor == 1 and rest == 0:
-            continue
-        else:
-            raise ScheduleError("only boxes that start at zero can be scheduled as tiles", where=where)
+        for name, factor in found.items():
+            k = names.index(name)
+            if equal and rest == 0:
+                extents[k] = Expr(1)
+            elif not equal and factor == -1:
+                top = rest + 1
+                extents[k] = top if extents[k] is None else minimum(top, extents[k] or top)
+            elif not (not equal and factor == 1 and rest == 0):
+                rules.append((gap, equal))
     if any(e is None for e in extents):
         raise ScheduleError("the tile's set has no upper bound in some dim", where=where)
-    return tuple(e for e in extents if e is not None) or ((ZERO,)[:0])
+    return Points(tuple(e for e in extents if e is not None), dims, tuple(rules))
+
+
+def lower_corner(s: AffineSet, symbols: Sequence[Expr]) -> tuple[Expr, ...]:
+    """Smallest coordinate per dim, from the constraints d - low >= 0."""
+    names = tuple(f"box.{k}" for k in range(s.num_dims))
+    dims = tuple(variable("dim", n, Expr(1 << 40)) for n in names)
+    lows = [ZERO] * s.num_dims
+    for c in s.constraints:
+        gap = apply_expr(c.lhs, dims, symbols) - apply_expr(c.rhs, dims, symbols)
+        split = linear(gap, names)
+        if split is not None and len(split[1]) == 1:
+            name, factor = next(iter(split[1].items()))
+            if factor == 1:
+                lows[names.index(name)] = -split[0]
+    return tuple(lows)

@@ -68,9 +68,7 @@ def allocate(body: tuple[Node, ...], blocks: dict[str, BlockPlan], capacity: int
     for b in todo:
         size = b.bytes * b.phases
         address = 0
-        taken = sorted(
-            (p.address, p.address + p.bytes * p.phases) for p in placed if _meet(live[p.name], live[b.name])
-        )
+        taken = sorted((p.address, p.address + p.bytes * p.phases) for p in placed if _meet(live[p.name], live[b.name]))
         for start, end in taken:
             if address + size <= start:
                 break
@@ -88,9 +86,6 @@ def _meet(a: Interval, b: Interval) -> bool:
 
 def _report(blocks: list[BlockPlan], capacity: int) -> str:
     total = sum(b.bytes * b.phases for b in blocks)
-    rows = [
-        f"{b.name} ({b.role}{f' of {b.note}' if b.note else ''}): {b.bytes} x {b.phases} bytes"
-        for b in blocks[:8]
-    ]
+    rows = [f"{b.name} ({b.role}{f' of {b.note}' if b.note else ''}): {b.bytes} x {b.phases} bytes" for b in blocks[:8]]
     more = f", and {len(blocks) - 8} more" if len(blocks) > 8 else ""
     return f"the tiles do not fit into LX: {total} bytes live, {capacity} available: {'; '.join(rows)}{more}"

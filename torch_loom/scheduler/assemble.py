@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch_loom.scheduler.grouping import Grouping
 from torch_loom.scheduler.kernel import For, Kernel
+from torch_loom.scheduler.placement import Pieces
 from torch_loom.scheduler.plan import LoopPlan, Node
-from torch_loom.scheduler.segments import Pieces
 from torch_loom.spyrecode.model import Unit
 
 

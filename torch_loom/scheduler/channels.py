@@ -78,7 +78,7 @@ def reads(s: SegmentPlan) -> list[str]:
 def wire(
     body: tuple[Node, ...],
     blocks: dict[str, BlockPlan],
-    double_buffer: bool = True,
+    buffers: int = 2,
     single: Set[str] = frozenset(),
 ) -> Wiring:
     """Create the channels of all shared blocks; those in ``single`` get one phase."""
@@ -99,7 +99,7 @@ def wire(
                 taker,
                 producers,
                 [t for t in consumers if t.unit is taker],
-                double_buffer and name not in single,
+                1 if name in single else buffers,
             )
         assert len(makers) == 1, f"block {name} has producers {makers}"
     return wiring
@@ -112,13 +112,13 @@ def _connect(
     consumer: Unit,
     writes: list[Touch],
     reads_: list[Touch],
-    double_buffer: bool,
+    buffers: int,
 ) -> None:
     depth = home_depth([t.path for t in (*writes, *reads_)])
     home = writes[0].path[depth - 1] if depth else None
     inside = any(isinstance(n, LoopPlan) for n in writes[0].path[:depth])
-    phases = 2 if inside and double_buffer else 1
-    why = "" if phases == 2 else ("no room or switched off" if inside else "not inside a loop")
+    phases = buffers if inside else 1
+    why = "" if phases > 1 else ("no room or switched off" if inside else "not inside a loop")
     name = f"c_{block}"
     scope = home.scope if isinstance(home, LoopPlan) else 0
     wiring.channels.append(ChannelPlan(name, producer, consumer, phases, (block,), scope, depth, why))

@@ -1,8 +1,9 @@
 """S1, S3, S5: both ends of a channel exchange the same credits. S4, S6: nobody waits for ever.
 
-Deadlock is decided by running the synchronisation alone. Trip counts are replaced by small ones: every loop count
-that occurs is tried with 0, 1 and phases + 1 iterations in all combinations (beyond four different
-counts, all equal ones). Both ends of a channel stand in loops of equal counts, so longer runs repeat what these runs show.
+Deadlock is decided by running the synchronisation alone. Trip counts are replaced by small ones: every
+loop count that occurs is tried with 0, 1 and phases + 1 iterations in all combinations (beyond four
+different counts, all equal ones). Both ends of a channel stand in loops of equal counts, so longer runs
+repeat what these runs show.
 """
 
 from __future__ import annotations

@@ -41,8 +41,8 @@ def brackets(s: Streams) -> Found:
     for block, units in users.items():
         if len(units) > 1 and block not in owner:
             yield "S7", f"block '{block}' is shared by {', '.join(sorted(units))} without a channel"
-    for unit, block in s.units.items():
-        yield from _inside(s, unit, block, set())
+    for unit, stream in s.units.items():
+        yield from _inside(s, unit, stream, set())
 
 
 def _inside(s: Streams, unit: str, block: Block, held: set[tuple[str, str]]) -> Found:
@@ -132,7 +132,8 @@ def _nested(block: Block | None, above: tuple[int, ...], opened: list[int]) -> I
 
 def written_first(s: Streams) -> Found:
     """Every block that is read has a writer."""
-    writes, reads_ = set(), {}
+    writes: set[str] = set()
+    reads_: dict[str, str] = {}
     for unit in s.units:
         for op, _ in s.walk(unit):
             for block, _, write, what in accesses(op, unit):

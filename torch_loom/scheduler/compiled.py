@@ -175,9 +175,7 @@ class Image:
                 out[a.name] = given.copy()
                 continue
             values = (
-                stored
-                if given.dtype == stored.dtype and a.elem not in _CODED
-                else to_registers(stored, a.elem.name)
+                stored if given.dtype == stored.dtype and a.elem not in _CODED else to_registers(stored, a.elem.name)
             )
             out[a.name] = values.astype(given.dtype).reshape(given.shape)
         return out

@@ -15,10 +15,11 @@ import numpy as np
 from torch_loom.numerics import df16
 from torch_loom.scheduler import expr as ex
 from torch_loom.scheduler.errors import ScheduleError
-from torch_loom.scheduler.expr import Atom, Expr, substitute
+from torch_loom.scheduler.expr import Atom, Expr
 from torch_loom.scheduler.footprint import Clip
 from torch_loom.scheduler.kernel import FLOATS, Kind, Numerics, Value
 from torch_loom.scheduler.plan import InputPlan, OpPlan
+from torch_loom.scheduler.rewrite import substitute
 from torch_loom.scheduler.space import Space
 from torch_loom.spyrecode.model import VecOp as V
 
@@ -91,9 +92,7 @@ class LaneProgram:
         if v.kind is Kind.REMAP:
             return self.value(v.operands[0], tuple(substitute(e, names) for e in v.imap))
         if v.kind is not Kind.MAP or v.op is None:
-            raise ScheduleError(
-                f"a {v.kind.name.lower()} value cannot be read here", op=v.op_name, where=v.where
-            )
+            raise ScheduleError(f"a {v.kind.name.lower()} value cannot be read here", op=v.op_name, where=v.where)
         registers = [self.value(o, index) for o in v.operands]
         if v.op is V.COPY:
             return registers[0]

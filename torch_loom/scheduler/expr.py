@@ -9,7 +9,7 @@ they decide what can be proved (a tile lies inside a view, an extent fits a buff
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import reduce
 from math import gcd
 
@@ -155,7 +155,7 @@ class Expr:
         merged: dict[Monomial, int] = dict(self.terms)
         for m, c in other.terms:
             merged[m] = merged.get(m, 0) + c
-        return _make(self.const + other.const, merged)
+        return make(self.const + other.const, merged)
 
     __radd__ = __add__
 
@@ -187,7 +187,7 @@ class Expr:
                     mono = tuple(sorted(m + n, key=_atom_key))
                     product[mono] = product.get(mono, 0) + c * d
         const = product.pop((), 0)
-        return _make(const, product)
+        return make(const, product)
 
     __rmul__ = __mul__
 
@@ -203,7 +203,8 @@ def _term_key(term: Term) -> tuple[str, ...]:
     return tuple(a.key for a in term[0])
 
 
-def _make(const: int, terms: Mapping[Monomial, int]) -> Expr:
+def make(const: int, terms: Mapping[Monomial, int]) -> Expr:
+    """The canonical expression of a sum; zero coefficients vanish."""
     return Expr(const, tuple(sorted(((m, c) for m, c in terms.items() if c), key=_term_key)))
 
 
@@ -278,8 +279,8 @@ def floordiv(a: Number, d: Number) -> Expr:
         else:
             rest[m] = c
     q, r = divmod(a.const, n)
-    outside = _make(q, whole)
-    inner = _make(r, rest)
+    outside = make(q, whole)
+    inner = make(r, rest)
     if not rest:
         return outside
     lo, hi = inner.range
@@ -287,15 +288,9 @@ def floordiv(a: Number, d: Number) -> Expr:
         return outside + lo // n
     g = reduce(gcd, rest.values(), n)
     if g > 1:
-        return outside + floordiv(_make(r // g, {m: c // g for m, c in rest.items()}), n // g)
+        return outside + floordiv(make(r // g, {m: c // g for m, c in rest.items()}), n // g)
     single = inner.terms[0]
-    if (
-        len(rest) == 1
-        and r == 0
-        and single[1] == 1
-        and len(single[0]) == 1
-        and single[0][0].kind == "floordiv"
-    ):
+    if len(rest) == 1 and r == 0 and single[1] == 1 and len(single[0]) == 1 and single[0][0].kind == "floordiv":
         x, k = single[0][0].args
         if k.static:
             return outside + floordiv(x, k.value * n)
@@ -312,15 +307,15 @@ def _floordiv_symbolic(a: Expr, d: Expr) -> Expr:
         whole: dict[Monomial, int] = {}
         rest: dict[Monomial, int] = {}
         for m, c in a.terms:
-            left = _divide_monomial(m, by)
+            left = divide_monomial(m, by)
             if left is None:
                 rest[m] = c
             else:
                 whole[left] = c
         extra = whole.pop((), 0)
-        inner = _make(a.const, rest)
+        inner = make(a.const, rest)
         if whole or extra:
-            return _make(extra, whole) + _floordiv_symbolic(inner, d)
+            return make(extra, whole) + _floordiv_symbolic(inner, d)
     if a.static and a.value == 0:
         return ZERO
     if _below(a, d):
@@ -332,7 +327,8 @@ def _floordiv_symbolic(a: Expr, d: Expr) -> Expr:
     return of(Atom("floordiv", args=(a, d), lo=lo, hi=hi))
 
 
-def _divide_monomial(m: Monomial, by: Monomial) -> Monomial | None:
+def divide_monomial(m: Monomial, by: Monomial) -> Monomial | None:
+    """m / by, None if it is no product of atoms."""
     left = list(m)
     for atom in by:
         if atom not in left:
@@ -409,7 +405,7 @@ def mod(a: Number, d: Number) -> Expr:
         grain = reduce(lambda g, x: g * x.granularity, m, 1)
         if (c * grain) % n:
             rest[m] = c % n
-    inner = _make(a.const % n, rest)
+    inner = make(a.const % n, rest)
     if inner.static:
         return inner
     lo, hi = inner.range
@@ -418,8 +414,22 @@ def mod(a: Number, d: Number) -> Expr:
     g = reduce(gcd, rest.values(), n)
     if g > 1:
         r = inner.const
-        return mod(_make(r // g, {m: c // g for m, c in rest.items()}), n // g) * g + r % g
+        return mod(make(r // g, {m: c // g for m, c in rest.items()}), n // g) * g + r % g
     return of(Atom("mod", args=(inner, d), lo=0, hi=n - 1))
+
+
+def nonnegative(e: Expr, depth: int = 4) -> bool:
+    """True if e >= 0 can be proved; a minimum that is subtracted or a maximum that is added may be opened."""
+    if e.lo is not None and e.lo >= 0:
+        return True
+    if depth == 0:
+        return False
+    for monomial, c in e.terms:
+        atom = monomial[0]
+        if len(monomial) == 1 and ((atom.kind == "min" and c < 0) or (atom.kind == "max" and c > 0)):
+            rest = e - Expr(0, ((monomial, c),))
+            return any(nonnegative(rest + arg * c, depth - 1) for arg in atom.args)
+    return False
 
 
 # ---- minimum, maximum, conditions ------------------------------------------------------------------------
@@ -468,119 +478,3 @@ def less(a: Expr, b: Expr) -> Expr:
 def equal(a: Expr, b: Expr) -> Expr:
     """1 if a == b else 0"""
     return ONE - minimum(maximum(a - b, 0) + maximum(b - a, 0), 1)
-
-
-# ---- rewriting ------------------------------------------------------------------------------------
-
-_BUILD: dict[str, Callable[[Expr, Expr], Expr]] = {
-    "floordiv": floordiv,
-    "mod": mod,
-    "min": minimum,
-    "max": maximum,
-}
-
-
-def substitute(e: Expr, values: Mapping[str, Expr]) -> Expr:
-    """Replace variables (by name) and simplify again."""
-    if e.static or not values:
-        return e
-    total = Expr(e.const)
-    for monomial, c in e.terms:
-        product = Expr(c)
-        for atom in monomial:
-            product = product * _substitute_atom(atom, values)
-        total = total + product
-    return total
-
-
-def _substitute_atom(atom: Atom, values: Mapping[str, Expr]) -> Expr:
-    if not atom.args:
-        return values.get(atom.name, of(atom))
-    args = [substitute(a, values) for a in atom.args]
-    if all(x is y or x == y for x, y in zip(args, atom.args, strict=True)):
-        return of(atom)
-    return _BUILD[atom.kind](args[0], args[1])
-
-
-def nonnegative(e: Expr, depth: int = 4) -> bool:
-    """True if e >= 0 can be proved; a minimum that is subtracted or a maximum that is added may be opened."""
-    if e.lo is not None and e.lo >= 0:
-        return True
-    if depth == 0:
-        return False
-    for monomial, c in e.terms:
-        atom = monomial[0]
-        if len(monomial) == 1 and ((atom.kind == "min" and c < 0) or (atom.kind == "max" and c > 0)):
-            rest = e - Expr(0, ((monomial, c),))
-            return any(nonnegative(rest + arg * c, depth - 1) for arg in atom.args)
-    return False
-
-
-def recombine(e: Expr) -> Expr:
-    """Fold c*d*(x floordiv d) + c*(x mod d) into c*x, which undoes a split of an index."""
-    while True:
-        found = _recombine_once(e)
-        if found is None:
-            return e
-        e = found
-
-
-def _recombine_once(e: Expr) -> Expr | None:
-    for monomial, c in e.terms:
-        for i, atom in enumerate(monomial):
-            if atom.kind != "mod":
-                continue
-            x, d = atom.args
-            others = Expr(0, ((monomial[:i] + monomial[i + 1 :], c),)) if len(monomial) > 1 else Expr(c)
-            quotient = floordiv(x, d)
-            whole = others * d * quotient
-            if quotient.terms and _contains(e, whole):
-                return e - whole - Expr(0, ((monomial, c),)) + others * x
-    return None
-
-
-def _contains(e: Expr, part: Expr) -> bool:
-    have = dict(e.terms)
-    return all(have.get(m) == c for m, c in part.terms if any(a.kind == "floordiv" for a in m))
-
-
-def linear(e: Expr, names: tuple[str, ...]) -> tuple[Expr, dict[str, Expr]] | None:
-    """Split into (rest, coefficient per name) if the expression is linear in the named variables."""
-    rest: dict[Monomial, int] = {}
-    coefficients: dict[str, Expr] = {}
-    wanted = set(names)
-    for monomial, c in e.terms:
-        hits = [a for a in monomial if not a.args and a.name in wanted]
-        nested = any(n.name in wanted for a in monomial for arg in a.args for n in arg.atoms())
-        if nested or len(hits) > 1:
-            return None
-        if not hits:
-            rest[monomial] = c
-            continue
-        left = _divide_monomial(monomial, (hits[0],))
-        assert left is not None
-        piece = Expr(0, ((left, c),)) if left else Expr(c)
-        coefficients[hits[0].name] = coefficients.get(hits[0].name, ZERO) + piece
-    return _make(e.const, rest), coefficients
-
-
-def evaluate(e: Expr, values: Mapping[str, int]) -> int:
-    """The number for given variable values (tests and checks)."""
-    total = e.const
-    for monomial, c in e.terms:
-        product = c
-        for atom in monomial:
-            product *= _evaluate_atom(atom, values)
-        total += product
-    return total
-
-
-def _evaluate_atom(atom: Atom, values: Mapping[str, int]) -> int:
-    if not atom.args:
-        return values[atom.name]
-    a, b = (evaluate(x, values) for x in atom.args)
-    if atom.kind == "floordiv":
-        return a // b
-    if atom.kind == "mod":
-        return a % b
-    return min(a, b) if atom.kind == "min" else max(a, b)

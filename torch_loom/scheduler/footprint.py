@@ -11,9 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from torch_loom.scheduler import expr as ex
+from torch_loom.scheduler import rewrite as rw
 from torch_loom.scheduler.errors import ScheduleError
-from torch_loom.scheduler.expr import ZERO, Atom, Expr, linear, substitute
+from torch_loom.scheduler.expr import ZERO, Atom, Expr
 from torch_loom.scheduler.kernel import Indirect, Tile
+from torch_loom.scheduler.rewrite import linear, substitute
 
 
 @dataclass(frozen=True)
@@ -121,9 +123,7 @@ def _cut(split: Split, v: int, inner: int) -> Split:
     name = names_of(tile.vars)[v]
     step = {name: outer * inner + lane}
     coords = tuple(
-        replace(c, at=tuple(substitute(a, step) for a in c.at))
-        if isinstance(c, Indirect)
-        else substitute(c, step)
+        replace(c, at=tuple(substitute(a, step) for a in c.at)) if isinstance(c, Indirect) else substitute(c, step)
         for c in tile.coords
     )
     order = tuple(w + (w > v) for w in tile.order)
@@ -144,8 +144,7 @@ def _cut(split: Split, v: int, inner: int) -> Split:
     old[names_of((lane,))[0]] = ex.mod(whole, inner)
     new = {k: substitute(e, step) for k, e in split.new.items()} | {name: step[name]}
     groups = tuple(
-        tuple(x for w in group for x in ((w + (w > v), v + 1) if w == v else (w + (w > v),)))
-        for group in split.groups
+        tuple(x for w in group for x in ((w + (w > v), v + 1) if w == v else (w + (w > v),))) for group in split.groups
     )
     return Split(cut, groups, new, old)
 
@@ -177,9 +176,7 @@ def footprint(tile: Tile) -> Footprint:
     return Footprint(start, tuple(strides), clips, tuple(gathers), lanes)
 
 
-def _lane_cut(
-    tile: Tile, position: dict[str, int], clips: dict[int, Clip]
-) -> tuple[LaneCut | None, tuple[int, ...]]:
+def _lane_cut(tile: Tile, position: dict[str, int], clips: dict[int, Clip]) -> tuple[LaneCut | None, tuple[int, ...]]:
     """The pair of coordinates (x floordiv n, x mod n) of a tiled layout, if a tile cuts it off its sticks."""
     for k, coord in enumerate(tile.coords):
         if isinstance(coord, Indirect) or linear(coord, tuple(position)) is not None:
@@ -191,7 +188,7 @@ def _lane_cut(
         for j, other in enumerate(tile.coords):
             if j == k or isinstance(other, Indirect):
                 continue
-            x = ex.recombine(other * n + coord)
+            x = rw.recombine(other * n + coord)
             split = linear(x, tuple(position))
             if split is None:
                 continue
@@ -204,13 +201,9 @@ def _lane_cut(
     return None, ()
 
 
-def _clip(
-    tile: Tile, coord: Expr, base: Expr, factors: dict[int, Expr], size: Expr, clips: dict[int, Clip]
-) -> None:
+def _clip(tile: Tile, coord: Expr, base: Expr, factors: dict[int, Expr], size: Expr, clips: dict[int, Clip]) -> None:
     """Record how a coordinate may leave the view, unless it provably cannot."""
-    low_ok = ex.nonnegative(coord) or (
-        ex.nonnegative(base) and all(ex.nonnegative(f) for f in factors.values())
-    )
+    low_ok = ex.nonnegative(coord) or (ex.nonnegative(base) and all(ex.nonnegative(f) for f in factors.values()))
     high_ok = _fits(tile, base, factors, size)
     if low_ok and high_ok:
         return

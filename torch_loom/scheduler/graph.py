@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch_loom.scheduler.errors import ScheduleError
-from torch_loom.scheduler.expr import Expr, substitute
+from torch_loom.scheduler.expr import Expr
 from torch_loom.scheduler.kernel import Kind, Numerics, Tile, Value, index_variables
+from torch_loom.scheduler.rewrite import substitute
 from torch_loom.spyrecode.model import Reduce, VecOp
 
 Index = tuple[Expr, ...]
@@ -107,9 +108,7 @@ class Graph:
             if folded.kind is Kind.CONST:
                 return self.const(folded.imm, dtype, folded.shape)
         key = (Kind.MAP, op, dtype, imm, *(v.id for v in operands))
-        return self._share(
-            key, lambda: self.fresh(Kind.MAP, dtype, wide.shape, operands=operands, op=op, imm=imm)
-        )
+        return self._share(key, lambda: self.fresh(Kind.MAP, dtype, wide.shape, operands=operands, op=op, imm=imm))
 
     def round(self, value: Value, dtype: str) -> Value:
         """``value`` (computed in f32) rounded to a KTIR float type."""

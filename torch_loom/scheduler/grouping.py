@@ -15,45 +15,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from torch_loom.scheduler.errors import ScheduleError
-from torch_loom.scheduler.expr import ONE, Expr, substitute
+from torch_loom.scheduler.expr import Expr
+from torch_loom.scheduler.inverse import Index, strip
 from torch_loom.scheduler.kernel import Assign, For, Indirect, Kernel, Kind, Load, Stmt, Store, Tile, Value
-from torch_loom.spyrecode.model import VecOp
-
-Index = tuple[Expr, ...]
-
-_CHEAP = 1  # lane operations that are repeated rather than stored
-_HEAVY = {VecOp.EXP, VecOp.EXP2, VecOp.LOG, VecOp.TANH, VecOp.ERF, VecOp.POW, VecOp.DIV_F, VecOp.RSQRT,
-          VecOp.SQRT, VecOp.SIGMOID, VecOp.SILU, VecOp.GELU, VecOp.SIN, VecOp.COS, VecOp.RECIP}  # fmt: skip
-_UNIFORM = (Kind.CONST, Kind.SCALAR, Kind.INDEX)
-
-
-@dataclass(eq=False)
-class Sink:
-    """A value written to LX by a segment: a root, or what a store or assignment writes (``target``).
-
-    ``source`` is evaluated over ``source.vars``; for a reduction it is the operand."""
-
-    value: Value
-    scope: int
-    run: int
-    target: Store | Assign | None = None
-    level: int = 0
-
-    @property
-    def store(self) -> Store | None:
-        """The store it serves, if any."""
-        return self.target if isinstance(self.target, Store) else None
-
-    @property
-    def source(self) -> Value:
-        """What is computed per point of the iteration space."""
-        return self.value.operands[0] if self.reduces else self.value
-
-    @property
-    def reduces(self) -> bool:
-        """True if the points are folded."""
-        return self.target is None and self.value.kind is Kind.REDUCE
+from torch_loom.scheduler.roots import RootChooser
+from torch_loom.scheduler.sinks import MoreRoots, Sink
 
 
 @dataclass(eq=False)
@@ -83,7 +49,7 @@ class Grouping:
     runs: dict[int, list[list[Stmt]]]  # scope -> runs of statements (a loop is a run of its own)
 
 
-class Grouper:
+class Grouper(RootChooser):
     """The pass; ``forced`` are values that a later step could not use where they are."""
 
     def __init__(self, kernel: Kernel, forced: set[Value], fuse: bool = True) -> None:
@@ -198,160 +164,7 @@ class Grouper:
             for o in v.operands:
                 self.users.setdefault(o, []).append(v)
 
-    # -- roots --------------------------------------------------------------------------------------
-
-    def _choose_roots(self) -> None:
-        cost = self._costs()
-        level = self._barriers()
-        reached: dict[Value, list[tuple[Sink, bool]]] = {v: [] for v in self.live}
-        for s in self.targets.values():
-            reached[s.value].append((s, False))
-        for v in reversed(self.live):
-            if v.kind in (Kind.LOAD, Kind.CELL, *_UNIFORM) and v not in self.forced:
-                continue
-            flows = reached[v]
-            if not flows:
-                raise ScheduleError("a live value reaches no store", op=v.op_name, where=v.where)
-            if self._is_root(v, flows, cost, level):
-                sink = Sink(v, v.scope, self._run_for(v, [s for s, _ in flows]))
-                self.roots.add(v)
-                self.sinks[v] = sink
-                flows = [(sink, False)]
-            spread = v.kind is Kind.REMAP and _spreads(v)
-            for o in v.operands:
-                if v.kind is Kind.REDUCE or v in self.roots:
-                    reached[o].append((self.sinks[v], spread))
-                else:
-                    reached[o].extend((s, b or spread) for s, b in flows)
-
-    def _is_root(
-        self, v: Value, flows: list[tuple[Sink, bool]], cost: dict[Value, int], level: dict[Value, int]
-    ) -> bool:
-        if v in self.forced or v.kind is Kind.REDUCE:
-            return True
-        if v.kind is Kind.REMAP or (v.kind is Kind.MAP and v.op is VecOp.COPY):
-            return False
-        if self._feeds_matmul(v):
-            return True
-        work = cost[v]
-        if v.kind is Kind.MAP and not self.fuse:
-            return True
-        if v.kind is Kind.MATMUL:
-            work = 1 << 30
-        if any(spread for _, spread in flows) and work > 0:
-            return True
-        places = {(s.scope, s.run, level[s.source], tuple(e.key for e in s.source.shape)) for s, _ in flows}
-        if work > _CHEAP and (len(places) > 1 or any(s.scope != v.scope for s, _ in flows)):
-            return True
-        return v.kind is Kind.MATMUL and any(
-            invert(self._to_matmul(s.source, v), s.source, v) is None for s, _ in flows
-        )
-
-    def _feeds_matmul(self, v: Value) -> bool:
-        """True if a contraction reads the value itself, perhaps converted or at other indices."""
-        stack = list(self.users.get(v, []))
-        while stack:
-            u = stack.pop()
-            if u.kind is Kind.MATMUL:
-                return True
-            if u not in self.roots and (u.kind is Kind.REMAP or (u.kind is Kind.MAP and u.op is VecOp.COPY)):
-                stack.extend(self.users.get(u, []))
-        return False
-
-    def _plain(self, v: Value) -> bool:
-        """True if PT can read the value where it lies: a load or root, perhaps at other indices."""
-        v = strip(v)
-        if v.kind is Kind.REMAP:
-            v = strip(v.operands[0])
-        return v.kind in (Kind.LOAD, Kind.CELL, Kind.REDUCE) or v in self.roots or v in self.forced
-
-    def _to_matmul(self, source: Value, m: Value) -> Index:
-        for leaf, index in self.cone(source, source.vars):
-            if leaf is m:
-                return index
-        return ()
-
-    def _costs(self) -> dict[Value, int]:
-        cost: dict[Value, int] = {}
-        for v in self.live:
-            if v.kind in (Kind.LOAD, Kind.REDUCE, Kind.MATMUL, Kind.CELL, *_UNIFORM) or v in self.forced:
-                cost[v] = 0
-            else:
-                own = 0
-                if v.kind is Kind.MAP and v.op is not VecOp.COPY:
-                    own = 4 if v.op in _HEAVY else 1
-                cost[v] = own + sum(cost[o] for o in v.operands)
-                if not _has_data(v):
-                    cost[v] = 0
-        return cost
-
-    def _barriers(self) -> dict[Value, int]:
-        level: dict[Value, int] = {}
-        for v in self.live:
-            below = max((level[o] for o in v.operands), default=0)
-            step = v.kind is Kind.REDUCE
-            if v.kind is Kind.MATMUL:
-                step = any(not self._plain(o) for o in v.operands)
-            level[v] = below + step
-        return level
-
-    def _run_for(self, v: Value, sinks: list[Sink]) -> int:
-        """The earliest run of v's scope in which one of the sinks (or a loop holding it) stands."""
-        runs = []
-        for s in sinks:
-            if s.scope == v.scope:
-                late = (s.scope, s.run) in self.assign_runs  # assignments read only what is complete
-                runs.append(s.run - late)
-            else:
-                chain = self.kernel.path(s.scope)
-                child = chain[chain.index(v.scope) + 1]
-                runs.append(self.run_of_loop[child] - 1)
-        return min(runs)
-
-    def _protect_cells(self) -> None:
-        """An assignment may compute in place only from its own cell at the same point; values that need other
-        cells of the same batch (or other points) are computed before the batch."""
-        batches: dict[tuple[int, int], list[Sink]] = {}
-        for s in self.targets.values():
-            if isinstance(s.target, Assign):
-                batches.setdefault((s.scope, s.run), []).append(s)
-        clash: set[Value] = set()
-        for batch in batches.values():
-            written = {s.target.cell.id for s in batch if isinstance(s.target, Assign)}
-            for s in batch:
-                assert isinstance(s.target, Assign)
-                for leaf, index in self.cone(s.value, s.value.vars, top=s.value not in self.roots):
-                    if leaf.kind is not Kind.CELL or leaf.cell not in written:
-                        continue
-                    own = leaf.cell == s.target.cell.id and index == s.value.vars
-                    if not own or any(o != 0 for o in s.target.offset):
-                        clash.add(s.value)
-        clash = {v for v in clash if v not in self.roots}
-        if clash:
-            raise MoreRoots(clash)
-
     # -- cones and levels ---------------------------------------------------------------------------
-
-    def cone(self, v: Value, index: Index, top: bool = True) -> Iterator[tuple[Value, Index]]:
-        """Leaves below a value at an index: loads, roots, contractions (the value itself is opened)."""
-        seen: set[tuple[int, Index]] = set()
-        stack = [(v, index, top)]
-        while stack:
-            u, at, first = stack.pop()
-            if (u.id, at) in seen and not first:
-                continue
-            seen.add((u.id, at))
-            if u.kind in _UNIFORM and u not in self.forced:
-                continue
-            if not first and u in self.roots or u.kind in (Kind.LOAD, Kind.MATMUL):
-                yield u, at
-            elif u.kind is Kind.REMAP:
-                names = _index_names(u, at)
-                stack.append((u.operands[0], tuple(substitute(e, names) for e in u.imap), False))
-            elif u.kind is Kind.MAP:
-                stack.extend((o, at, False) for o in u.operands)
-            else:
-                yield u, at
 
     def _level_all(self) -> None:
         for sink in sorted([*self.sinks.values(), *self.targets.values()], key=_sink_order):
@@ -431,14 +244,6 @@ class Grouper:
         return sorted(groups.values(), key=lambda g: (g.scope, g.run, g.level))
 
 
-class MoreRoots(Exception):
-    """Planning found values that must lie in LX after all; grouping starts again with them forced."""
-
-    def __init__(self, values: set[Value]) -> None:
-        super().__init__(f"{len(values)} more roots")
-        self.values = values
-
-
 def _sink_order(s: Sink) -> tuple[int, int]:
     return (s.value.id, 0 if s.target is None else 1)
 
@@ -469,91 +274,3 @@ def _reads(v: Value) -> set[int]:
     assert v.tile is not None
     views = [v.tile.view, *(c.view for c in v.tile.coords if isinstance(c, Indirect) and c.source is None)]
     return {w.arg for w in views} | {id(s) for s in index_sources(v.tile)}
-
-
-def _has_data(v: Value) -> bool:
-    stack = [v]
-    while stack:
-        u = stack.pop()
-        if u.kind in (Kind.LOAD, Kind.REDUCE, Kind.MATMUL, Kind.CELL):
-            return True
-        stack.extend(u.operands)
-    return False
-
-
-def _spreads(v: Value) -> bool:
-    """True for a REMAP that reads one operand element at several indices (a broadcast)."""
-    used = {a.name for e in v.imap for a in e.atoms()}
-    return any(e != 1 and x.terms[0][0][0].name not in used for e, x in zip(v.shape, v.vars, strict=True))
-
-
-def strip(v: Value) -> Value:
-    """Skip conversions that keep every value (extf)."""
-    while v.kind is Kind.MAP and v.op is VecOp.COPY:
-        v = v.operands[0]
-    return v
-
-
-def _index_names(v: Value, index: Index) -> dict[str, Expr]:
-    return {x.terms[0][0][0].name: i for x, i in zip(v.vars, index, strict=True) if x.terms}
-
-
-def invert(index: Index, source: Value, target: Value) -> Index | None:
-    """Source index as a function of the target's variables, for target index ``index(source.vars)``.
-
-    Solves permutations, merged and split dims; None when the map is not one-to-one in that form."""
-    from torch_loom.scheduler import expr as ex
-
-    if not index:
-        return None
-    found: list[Expr] = []
-    for var, extent in zip(source.vars, source.shape, strict=True):
-        if extent == ONE:
-            found.append(ex.ZERO)
-            continue
-        name = var.terms[0][0][0].name
-        parts: Expr = ex.ZERO
-        for component, at in zip(index, target.vars, strict=True):
-            if not any(a.name == name for a in component.atoms()):
-                continue
-            split = ex.linear(component, (name,))
-            if split is not None:
-                factor = split[1][name]
-                if not factor.static:
-                    return None
-                parts = ex.floordiv(at, factor.value)
-                parts = (
-                    ex.mod(parts, extent)
-                    if parts.hi is None or not ex.nonnegative(extent - 1 - parts)
-                    else parts
-                )
-                break
-            weight = _digit_weight(component, name)
-            if weight is None:
-                return None
-            parts = parts + at * weight
-        found.append(parts)
-    names = _index_names(source, tuple(found))
-    back = tuple(substitute(e, names) for e in index)
-    return tuple(found) if back == target.vars else None
-
-
-def _digit_weight(component: Expr, name: str) -> Expr | None:
-    """x floordiv d -> d; x mod d -> 1; (x floordiv a) mod b -> a."""
-    if (
-        component.const
-        or len(component.terms) != 1
-        or component.terms[0][1] != 1
-        or len(component.terms[0][0]) != 1
-    ):
-        return None
-    atom = component.terms[0][0][0]
-    if atom.kind == "floordiv":
-        inner, d = atom.args
-        return d if inner.terms and inner.terms[0][0][0].name == name and len(inner.terms) == 1 else None
-    if atom.kind == "mod":
-        inner = atom.args[0]
-        if len(inner.terms) == 1 and inner.terms[0][0][0].name == name:
-            return ONE
-        return _digit_weight(inner, name)
-    return None

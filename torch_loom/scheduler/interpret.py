@@ -332,18 +332,14 @@ class Core:
         for queue in map(int, op.inputs.get_values()):
             if queue not in queues:
                 queues[queue] = self._read(s.loads[queue], extents)
-        registers = {
-            k: np.broadcast_to(queues[int(q)], extents) for k, q in enumerate(op.inputs.get_values())
-        }
+        registers = {k: np.broadcast_to(queues[int(q)], extents) for k, q in enumerate(op.inputs.get_values())}
         with np.errstate(all="ignore"):
             for text in op.ops.data:
                 self._lane(text.data, registers, extents, numbers[rank:])
             for text in op.outputs.data:
                 self._write(text.data, registers, extents, s)
 
-    def _lane(
-        self, text: str, registers: dict[int, NDArray[Any]], extents: list[int], scalars: list[int]
-    ) -> None:
+    def _lane(self, text: str, registers: dict[int, NDArray[Any]], extents: list[int], scalars: list[int]) -> None:
         words = text.split()
         dst, name = int(words[0][1:]), words[2]
         value: NDArray[Any]
@@ -391,18 +387,14 @@ class Core:
             inside &= (grid[k] >= lo) & (grid[k] < hi)
         at = 4 + 5 * rank
         for pair in op.gathers.data:
-            index = np.full(
-                shape, self._address(unit, pair.data[0].data, pair.data[1].data, n[at]), dtype=np.int64
-            )
+            index = np.full(shape, self._address(unit, pair.data[0].data, pair.data[1].data, n[at]), dtype=np.int64)
             for k in range(rank):
                 index += grid[k] * n[at + 3 + k]
             if self.races is not None:
                 self.races.access(unit, index[inside], 4, False, f"the indices of {_where(op)}")
             found = self.lx.view(np.int32)[index[inside] // 4].astype(np.int64)
             if found.size and not 0 <= found.min() <= found.max() < n[at + 2]:
-                raise DataflowError(
-                    f"index {found.min()}..{found.max()} outside 0..{n[at + 2] - 1} at {_where(op)}"
-                )
+                raise DataflowError(f"index {found.min()}..{found.max()} outside 0..{n[at + 2] - 1} at {_where(op)}")
             ddr[inside] += found * n[at + 1]
             at += 3 + rank
         if op.elems.data:

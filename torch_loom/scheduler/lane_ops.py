@@ -72,6 +72,10 @@ CMPF = (
 )
 CMPI = ("eq", "ne", "slt", "sle", "sgt", "sge", "ult", "ule", "ugt", "uge")
 
+FLAGS = {"equal": "oeq", "notequal": "une", "greaterthan": "ogt", "greaterequal": "oge", "lesserthan": "olt",
+         "lesserequal": "ole"}  # fmt: skip
+"""Predicates of spyreop.compare."""
+
 _ORDERED = {"oeq": V.EQ_F, "ogt": V.GT_F, "oge": V.GE_F, "olt": V.LT_F, "ole": V.LE_F, "une": V.NE_F}
 _UNORDERED = {"ugt": V.LE_F, "uge": V.LT_F, "ult": V.GE_F, "ule": V.GT_F}
 _SIGNED = {"eq": V.EQ_I, "ne": V.NE_I, "slt": V.LT_I, "sle": V.LE_I, "sgt": V.GT_I, "sge": V.GE_I}
@@ -230,6 +234,21 @@ def _select(g: Graph, v: list[Value], dtype: str) -> Value:
     return select(g, v[0], v[1], v[2])
 
 
+def _norm_scale(g: Graph, v: list[Value], dtype: str) -> Value:
+    """1 / sqrt(x), or 1 / sqrt(squares - x * x)."""
+    inside = v[0]
+    if len(v) == 2:
+        inside = g.map(V.SUB_F, "f32", v[1], g.map(V.MUL_F, "f32", v[0], v[0]))
+    return g.round(g.map(V.RSQRT, "f32", inside), dtype)
+
+
+def _norm(g: Graph, v: list[Value], dtype: str) -> Value:
+    """(x - mean) * scale * weight + bias"""
+    x, mean, scale, weight, bias = v
+    scaled = g.map(V.MUL_F, "f32", g.map(V.MUL_F, "f32", g.map(V.SUB_F, "f32", x, mean), scale), weight)
+    return g.round(g.map(V.ADD_F, "f32", scaled, bias), dtype)
+
+
 def _half_up(g: Graph, v: list[Value], dtype: str) -> Value:
     """math.round: halves go away from zero."""
     size = g.map(V.FLOOR, "f32", g.map(V.ADD_F, "f32", g.map(V.ABS_F, "f32", v[0]), g.const(0.5, "f32")))
@@ -242,6 +261,7 @@ COMPOUND: dict[str, Row] = {
     "arith.trunci": _trunci, "arith.index_cast": _extsi, "arith.index_castui": _extui,
     "arith.ceildivsi": _ceildivsi, "arith.ceildivui": _ceildivsi, "arith.maxui": _unsigned_pick(True),
     "arith.minui": _unsigned_pick(False), "arith.select": _select, "linalg.select": _select,
-    "spyreop.select": _select, "math.absi": _absi, "math.copysign": _copysign, "math.log10": _log10,
+    "spyreop.select": _select, "spyreop.layernormscale": _norm_scale,
+    "spyreop.layernormnorm": _norm, "math.absi": _absi, "math.copysign": _copysign, "math.log10": _log10,
     "math.round": _half_up, "linalg.square": _square, "linalg.copy": _copy,
 }  # fmt: skip

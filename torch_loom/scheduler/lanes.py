@@ -78,9 +78,7 @@ def _select(c: Array, a: Array, b: Array) -> Array:
 
 
 def _gelu(x: Array) -> Array:
-    return (
-        0.5 * x.astype(np.float64) * (1 + _each(math.erf)(x / F(math.sqrt(2))).astype(np.float64))
-    ).astype(F)
+    return (0.5 * x.astype(np.float64) * (1 + _each(math.erf)(x / F(math.sqrt(2))).astype(np.float64))).astype(F)
 
 
 def _softplus(x: Array, beta: Array, limit: Array) -> Array:
@@ -156,9 +154,7 @@ def to_storage(registers: Array, elem: str) -> Array:
     if elem == "DF16":
         return df16.encode(registers)
     if elem == "BF16":
-        return (np.ascontiguousarray(round_bf16(registers)).view(np.uint32) >> np.uint32(16)).astype(
-            np.uint16
-        )
+        return (np.ascontiguousarray(round_bf16(registers)).view(np.uint32) >> np.uint32(16)).astype(np.uint16)
     return registers.astype(STORAGE[elem])
 
 

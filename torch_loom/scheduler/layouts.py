@@ -16,10 +16,11 @@ from itertools import permutations
 
 from torch_loom.scheduler import expr as ex
 from torch_loom.scheduler.errors import ScheduleError
-from torch_loom.scheduler.expr import ONE, ZERO, Expr, recombine, substitute
+from torch_loom.scheduler.expr import ONE, ZERO, Expr
 from torch_loom.scheduler.footprint import Clip, Footprint, LaneCut, Split, footprint, split_tile
 from torch_loom.scheduler.kernel import Tile
 from torch_loom.scheduler.plan import DimPlan
+from torch_loom.scheduler.rewrite import recombine, substitute
 
 STICK = 128
 _WASTE = 2  # a run may cover this many times the elements it holds before single elements are moved
@@ -47,9 +48,7 @@ class Layout:
     byte_hi: Expr | None = None
 
 
-def layout(
-    tile: Tile, elem_bytes: int, order: tuple[int, ...], store: bool, by_element: bool = False
-) -> Layout:
+def layout(tile: Tile, elem_bytes: int, order: tuple[int, ...], store: bool, by_element: bool = False) -> Layout:
     """Plan the transfer of a tile. ``order``: tile variables from outermost to innermost in LX (those of the
     run are innermost regardless)."""
     split = split_tile(tile, store)
@@ -64,9 +63,7 @@ def layout(
 class _Planner:
     """Both forms of a transfer for one tile."""
 
-    def __init__(
-        self, split: Split, foot: Footprint, elem_bytes: int, order: tuple[int, ...], store: bool
-    ) -> None:
+    def __init__(self, split: Split, foot: Footprint, elem_bytes: int, order: tuple[int, ...], store: bool) -> None:
         self.split, self.tile, self.foot = split, split.tile, foot
         self.size, self.lanes, self.store = elem_bytes, STICK // elem_bytes, store
         live = [v for v in range(len(self.tile.vars)) if self.tile.extents[v] != 1 or v in foot.clips]
@@ -176,6 +173,9 @@ class _Planner:
                 inside = ex.less(clip.lo, clip.hi) * (ex.ONE - ex.less(clip.lo, ZERO))
                 dims.insert(0, DimPlan(ONE, ZERO, inside, ZERO, ZERO))
                 axes.insert(0, -1)
+        if not foot.gathers:  # with gathers the order of indices decides who writes last
+            ranked = sorted(range(len(dims)), key=lambda k: -_reach(dims[k].ddr_stride))
+            dims, axes = [dims[k] for k in ranked], [axes[k] for k in ranked]
         return dims, axes, place, step
 
     def _original(self, e: Expr) -> Expr:
@@ -203,6 +203,14 @@ class _Planner:
             foot.gathers,
             foot.lanes,
         )
+
+
+def _reach(stride: Expr) -> int:
+    """Sorting key of a DDR stride: the innermost dims of a transfer should be neighbours in DDR, since only
+    there long requests form."""
+    if stride.static:
+        return abs(stride.value)
+    return stride.hi if stride.hi is not None else 1 << 62
 
 
 def permutations_first(order: tuple[int, ...]) -> list[tuple[int, ...]]:

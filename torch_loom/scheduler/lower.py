@@ -71,9 +71,7 @@ class Lowering:
             self.names["arg", label] = len(self.args)
             self.args.append(m.Arg(label, m.ArgKind[str(f[0])], m.Elem[str(f[1])], m.Access[str(f[2])]))
         elif kind == "symbol":
-            self.symbols.append(
-                m.Symbol(label, m.SymbolKind[str(f[0])], int(f[1]), int(f[2]), int(f[3]), int(f[4]))
-            )
+            self.symbols.append(m.Symbol(label, m.SymbolKind[str(f[0])], int(f[1]), int(f[2]), int(f[3]), int(f[4])))
         elif kind == "guard":
             self.guards.append(m.Guard(self._symbols_expr(str(f[0])), m.Relation[str(f[1])], str(f[2])))
         elif kind == "block":

@@ -95,9 +95,7 @@ class Materialiser:
             ops.append(df.DeclareOp("block", b.name, [b.address, b.bytes, b.phases, b.role]))
         for c in self.plan.channels:
             ops.append(
-                df.DeclareOp(
-                    "channel", c.name, [c.producer.name, c.consumer.name, c.phases, " ".join(c.blocks)]
-                )
+                df.DeclareOp("channel", c.name, [c.producer.name, c.consumer.name, c.phases, " ".join(c.blocks)])
             )
         return ops
 
@@ -249,9 +247,7 @@ class Materialiser:
         return f"s{self.symbols[atom.name]}" if atom.kind == "sym" else None
 
     def _let(self, e: Expr, count_of: int | None) -> SSAValue:
-        deep = max(
-            k for k, f in enumerate(self.frames) if any(a.name == f.var for a in e.atoms() if a.kind == "var")
-        )
+        deep = max(k for k, f in enumerate(self.frames) if any(a.name == f.var for a in e.atoms() if a.kind == "var"))
         frame = self.frames[deep]
         key = e.key if count_of is None else f"count of {count_of}"
         if key in frame.lets:
@@ -289,9 +285,7 @@ class Materialiser:
                     factors.append(operand(self._argument(a.name)))
                     continue
                 x, y = (self._let_text(arg, operand) for arg in a.args)
-                factors.append(
-                    f"{a.kind}({x}, {y})" if a.kind in ("min", "max") else f"(({x}) {a.kind} ({y}))"
-                )
+                factors.append(f"{a.kind}({x}, {y})" if a.kind in ("min", "max") else f"(({x}) {a.kind} ({y}))")
             rest = tuple(a for a in monomial if a not in varying)
             scale = Expr(0, ((rest, c),)) if rest else Expr(c)
             if scale != 1:

@@ -69,9 +69,7 @@ def _pipeline(plan: Plan, nodes: tuple[Node, ...]) -> Operation:
         if kind == "loop":
             for n in members:
                 assert isinstance(n, LoopPlan)
-                children.append(
-                    sc.LoopOp.make({"variable": n.var, "count": _text(n.count)}, [_pipeline(plan, n.body)])
-                )
+                children.append(sc.LoopOp.make({"variable": n.var, "count": _text(n.count)}, [_pipeline(plan, n.body)]))
         else:
             children.append(_stage(plan, members))
     phases = [c.phases for c in plan.channels if any(node_id(n) in _homes(plan, c.name) for n in nodes)]
@@ -107,9 +105,7 @@ def _transfer(plan: Plan, t: TransferPlan) -> Operation:
     lx = f"{t.ref.block}[{_text(t.ref.offset)}]"
     source, target = (ddr, lx) if t.unit is Unit.MNILU else (lx, ddr)
     nest = [f"{_text(d.extent)} x ({_text(d.ddr_stride)}, {_text(d.lx_stride)})" for d in t.dims]
-    return sc.TransferOp.make(
-        {"source": source, "target": target, "nest": nest, "leaf": t.leaf, "where": t.where}
-    )
+    return sc.TransferOp.make({"source": source, "target": target, "nest": nest, "leaf": t.leaf, "where": t.where})
 
 
 def _segment(s: SegmentPlan) -> Operation:

@@ -10,6 +10,7 @@ themselves are in order.
 from __future__ import annotations
 
 from torch_loom.scheduler import expr as ex
+from torch_loom.scheduler import rewrite as rw
 from torch_loom.scheduler.channels import Wiring, bracket, home_depth, reads
 from torch_loom.scheduler.expr import Expr
 from torch_loom.scheduler.kernel import Tile
@@ -68,7 +69,7 @@ def _boxes(t: TransferPlan) -> list[tuple[Expr, Expr]] | None:
         if not isinstance(coord, Expr):
             return None
         zero = {v.terms[0][0][0].name: ex.ZERO for v in tile.vars if v.terms}
-        base = ex.substitute(coord, zero)
+        base = rw.substitute(coord, zero)
         extent: Expr = ex.ONE
         moving = [j for j, v in enumerate(tile.vars) if v.terms and _occurs(v, coord)]
         if len(moving) > 1 or (moving and coord - base != tile.vars[moving[0]]):
@@ -135,7 +136,7 @@ def _disjoint_iterations(a: TransferPlan, b: TransferPlan, loops: list[LoopPlan]
     counts = {loop.var: loop.count for loop in loops}
     covered: set[str] = set()
     for base, extent in x:
-        split = ex.linear(base, tuple(counts))
+        split = rw.linear(base, tuple(counts))
         if split is None or not split[1]:
             continue
         room = extent

@@ -15,17 +15,19 @@ from dataclasses import dataclass, field
 
 from torch_loom.arch import Chip
 from torch_loom.ktir.program import Program
-from torch_loom.scheduler import tensor_ops  # noqa: F401  (registers its handlers)
+from torch_loom.scheduler import control_ops, index_ops, linalg_ops, memory_ops, tensor_ops  # noqa: F401
 from torch_loom.scheduler.allocate import Allocation, OutOfLx, allocate
 from torch_loom.scheduler.assemble import assemble
 from torch_loom.scheduler.channels import Wiring, wire
 from torch_loom.scheduler.errors import ScheduleError
-from torch_loom.scheduler.grouping import Grouper, Grouping, MoreRoots
+from torch_loom.scheduler.grouping import Grouper, Grouping
 from torch_loom.scheduler.kernel import Kernel, Numerics, Value
 from torch_loom.scheduler.normalise import Normaliser
 from torch_loom.scheduler.ordering import order_transfers
+from torch_loom.scheduler.placement import Pieces
 from torch_loom.scheduler.plan import LoopPlan, Node, Plan, TransferPlan
-from torch_loom.scheduler.segments import Pieces, SegmentPlanner
+from torch_loom.scheduler.segments import SegmentPlanner
+from torch_loom.scheduler.sinks import MoreRoots
 from torch_loom.scheduler.tiling import Cut, apply, cuts, leaf_scopes
 from torch_loom.spyrecode.model import Access, ArgKind, Elem, Unit
 
@@ -36,12 +38,14 @@ _ATTEMPTS = 16
 class Options:
     """Choices of the passes. Results never depend on them beyond rounding order.
 
-    ``bounds`` gives upper bounds of size arguments that the text leaves open."""
+    ``buffers`` is the number of copies of a block that two units share inside a loop. ``bounds`` gives upper bounds of size arguments that the text leaves open. ``check`` proves the static
+    rules of every program before it is handed out."""
 
-    double_buffer: bool = True
+    buffers: int = 2
     fuse: bool = True
     corelets: int | None = None
     ieee: bool | None = None
+    check: bool = True
     bounds: dict[str, int] = field(default_factory=dict)
 
     def numerics(self) -> Numerics:
@@ -64,7 +68,19 @@ class Trace:
             self.watch(name, result)
 
 
-PASSES = ("normalise", "tile", "group", "segment", "assemble", "wire", "allocate")
+PASSES = (
+    "normalise",
+    "tile",
+    "group",
+    "segment",
+    "assemble",
+    "wire",
+    "allocate",
+    "schedule-ir",
+    "dataflow-ir",
+    "check",
+    "lower",
+)
 
 
 def plan_kernel(program: Program, fn: str, chip: Chip, options: Options, trace: Trace | None = None) -> Plan:
@@ -158,7 +174,7 @@ def _memory(
     single: set[str] = set()
     while True:
         start = time.perf_counter()
-        wiring = wire(body, pieces.blocks, options.double_buffer, single)
+        wiring = wire(body, pieces.blocks, options.buffers, single)
         order_transfers(wiring, body)
         trace.step("wire", start, wiring)
         start = time.perf_counter()

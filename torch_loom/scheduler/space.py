@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch_loom.scheduler import expr as ex
-from torch_loom.scheduler.expr import Atom, Expr, linear, recombine, substitute, variable
+from torch_loom.scheduler.expr import Atom, Expr, variable
+from torch_loom.scheduler.rewrite import linear, recombine, substitute
 
 
 @dataclass(frozen=True)
@@ -85,9 +86,7 @@ def _split(space: Space, dim: int, inner: int) -> Space:
     step: dict[str, Expr] = {}
     for k, name in enumerate(space.names):
         if name:
-            step[name] = (
-                fresh[k] if k < dim else fresh[k + 1] if k > dim else fresh[dim] * inner + fresh[dim + 1]
-            )
+            step[name] = fresh[k] if k < dim else fresh[k + 1] if k > dim else fresh[dim] * inner + fresh[dim + 1]
     values = {name: substitute(e, step) for name, e in space.values.items()}
     values.update({name: e for name, e in step.items() if name not in values})
     return Space(space.prefix, fresh, tuple(extents), tuple(origin), values)

@@ -12,10 +12,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torch_loom.scheduler import expr as ex
-from torch_loom.scheduler.expr import Expr, substitute
+from torch_loom.scheduler.expr import Expr
 from torch_loom.scheduler.footprint import names_of
 from torch_loom.scheduler.graph import Graph
 from torch_loom.scheduler.kernel import Assign, For, Indirect, Kernel, Kind, Load, Stmt, Store, Tile, Value
+from torch_loom.scheduler.rewrite import substitute
 
 Dim = tuple[int, int]  # value id (or -1 - position for the store at a position), dim
 
@@ -279,13 +280,9 @@ class _Cutter:
                 return g.remap(
                     self.value(source),
                     shape,
-                    lambda i: tuple(
-                        substitute(e, {n: x for n, x in zip(names, i, strict=True) if n}) for e in v.imap
-                    ),
+                    lambda i: tuple(substitute(e, {n: x for n, x in zip(names, i, strict=True) if n}) for e in v.imap),
                 )
-            return g.remap(
-                source, shape, lambda i: tuple(substitute(e, self._shift(v.vars, i, dim)) for e in v.imap)
-            )
+            return g.remap(source, shape, lambda i: tuple(substitute(e, self._shift(v.vars, i, dim)) for e in v.imap))
         if v.kind is Kind.REDUCE:
             kept = [k for k in range(len(v.operands[0].shape)) if k not in v.dims]
             return g.reduce(v.reduce, self.operand(v.operands[0], kept[dim]), v.dims, v.dtype)
@@ -297,9 +294,7 @@ class _Cutter:
 
     def _shift(self, old: tuple[Expr, ...], new: tuple[Expr, ...], dim: int) -> dict[str, Expr]:
         names = names_of(old)
-        return {
-            n: x + self.start if k == dim else x for k, (n, x) in enumerate(zip(names, new, strict=True)) if n
-        }
+        return {n: x + self.start if k == dim else x for k, (n, x) in enumerate(zip(names, new, strict=True)) if n}
 
     def _tile(self, tile: Tile, dim: int) -> Tile:
         """A tile whose tensor dim ``dim`` is cut."""
@@ -308,9 +303,7 @@ class _Cutter:
         piece = ex.variable("dim", f"{name}'", self.piece)
         moved = {name: piece + self.start}
         coords = tuple(
-            Indirect(
-                c.view, tuple(substitute(a, moved) for a in c.at), self.stores.get(id(c.source), c.source)
-            )
+            Indirect(c.view, tuple(substitute(a, moved) for a in c.at), self.stores.get(id(c.source), c.source))
             if isinstance(c, Indirect)
             else substitute(c, moved)
             for c in tile.coords

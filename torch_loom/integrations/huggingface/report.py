@@ -76,9 +76,9 @@ class Comparison:
     def print(self, console: Console) -> None:
         """The report for people."""
         table = Table(title="embeddings on spyre against CPU fp32")
-        table.add_column("#", justify="right")
-        table.add_column("cosine", justify="right")
-        table.add_column("sentence", overflow="ellipsis", no_wrap=True, max_width=70)
+        table.add_column("#", justify="right", min_width=2)
+        table.add_column("cosine", justify="right", min_width=8)
+        table.add_column("sentence", overflow="ellipsis", no_wrap=True, max_width=100)
         values = cosines(self.device.embeddings, self.cpu.embeddings).tolist()
         for number, (cosine, sentence) in enumerate(zip(values, self.sentences, strict=True)):
             table.add_row(str(number), f"{cosine:.6f}", sentence)

@@ -42,7 +42,9 @@ def futures(context: Context) -> Iterator[Finding]:
             )
             if not allowed and not inner.name.startswith("ktdp.region"):
                 yield warning(
-                    "KT-L04", inner, "a produce region holds index arithmetic, access tiles and loads; compute before it"
+                    "KT-L04",
+                    inner,
+                    "a produce region holds index arithmetic, access tiles and loads; compute before it",
                 )
                 break
 
@@ -60,7 +62,9 @@ def producers(context: Context) -> Iterator[Finding]:
         unused = [g for g, ids in found.items() if not ids]
         if unused:
             yield warning(
-                "KT-L06", op, f"groups {_few(unused)} have no producer among the {context.tiles} compute tiles of the grid"
+                "KT-L06",
+                op,
+                f"groups {_few(unused)} have no producer among the {context.tiles} compute tiles of the grid",
             )
 
 
@@ -98,9 +102,7 @@ def deliveries(context: Context) -> Iterator[Finding]:
         yield from _combiner(op)
 
 
-def _group(
-    context: Context, op: DeliveryOp, group: int, ids: list[int], consumers: list[int]
-) -> Iterator[Finding]:
+def _group(context: Context, op: DeliveryOp, group: int, ids: list[int], consumers: list[int]) -> Iterator[Finding]:
     kind = _kind(op)
     if not ids:
         return
@@ -133,7 +135,9 @@ def _group(
         if not isinstance(partial, TensorType) or not isinstance(result.type, TensorType):
             raise groups.fail("KT-V18", f"exchanged values are tensors, got {partial} and {result.type}")
         if partial.element_type != result.type.element_type:
-            raise groups.fail("KT-V12", f"the partial holds {partial.element_type}, the result {result.type.element_type}")
+            raise groups.fail(
+                "KT-V12", f"the partial holds {partial.element_type}, the result {result.type.element_type}"
+            )
         shape = partial.get_shape()
         if any(d < 0 for d in (*shape, *result.type.get_shape())):
             continue
@@ -144,7 +148,7 @@ def _combiner(op: DeliveryOp) -> Iterator[Finding]:
     """KT-V28: a combiner reads and writes no memory."""
     for region in op.combiner:
         for inner in region.walk():
-            effects = inner.get_traits_of_type(MemoryEffect)
+            effects = [t for t in inner.traits.traits if isinstance(t, MemoryEffect)]
             pure = any(isinstance(t, Pure) for t in effects) or inner.name.startswith("linalg.")
             if effects and not pure:
                 yield error("KT-V28", inner, f"'{inner.name}' in a combiner; combiners must be pure")

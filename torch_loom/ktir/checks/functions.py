@@ -241,7 +241,7 @@ def _clash(read: list[Box], written: list[Box]) -> tuple[int, int] | None:
     lower, upper = (np.asarray([getattr(b, side) for b in read]) for side in ("lower", "upper"))
     low, high = (np.asarray([getattr(b, side) for b in written]) for side in ("lower", "upper"))
     overlap = (lower[:, None] <= high[None]).all(-1) & (low[None] <= upper[:, None]).all(-1)
-    np.fill_diagonal(overlap, False)
+    overlap &= ~np.eye(len(read), dtype=bool)
     found = np.argwhere(overlap)
     return (int(found[0][0]), int(found[0][1])) if len(found) else None
 
@@ -322,4 +322,3 @@ def _ids(grid: tuple[int, ...]) -> list[tuple[int, ...]]:
 
 
 RULES = (grids, accumulators, liveness, unordered)
-

@@ -75,7 +75,9 @@ def _mul(a: Range, b: Range) -> Range:
 def _floordiv(a: Range, b: Range) -> Range:
     k = b.exact
     if k is None or k <= 0:
-        return Range(0, a.upper) if a.lower is not None and a.lower >= 0 and b.lower is not None and b.lower > 0 else ANY
+        return (
+            Range(0, a.upper) if a.lower is not None and a.lower >= 0 and b.lower is not None and b.lower > 0 else ANY
+        )
     return Range(None if a.lower is None else a.lower // k, None if a.upper is None else a.upper // k)
 
 

@@ -61,7 +61,9 @@ def _diagnostic(program: Program, function: str, finding: Finding) -> Diagnostic
     )
 
 
-def check(text: str, file: str = "<text>", options: CheckOptions | None = None, **parse_options: object) -> list[Diagnostic]:
+def check(
+    text: str, file: str = "<text>", options: CheckOptions | None = None, **parse_options: object
+) -> list[Diagnostic]:
     """Load text and check it; a text that does not load gives its diagnostics too."""
     from torch_loom.ktir.program import ParseOptions, parse
 
@@ -70,5 +72,3 @@ def check(text: str, file: str = "<text>", options: CheckOptions | None = None, 
     except KtirError as error:
         return list(error.diagnostics)
     return check_program(program, options)
-
-

@@ -83,7 +83,9 @@ def _bounds(context: Context, op: ConstructAccessTileOp, points: PointSet) -> It
         first = "always" if base.exact is None else f"at {base.exact}"
         if base.lower is not None and base.lower > high or base.upper is not None and base.upper + extent - 1 < low:
             yield error(
-                "KT-V09", op, f"dim {dim} of the access tile starts {first} outside the view's coordinates {low}..{high}"
+                "KT-V09",
+                op,
+                f"dim {dim} of the access tile starts {first} outside the view's coordinates {low}..{high}",
             )
         elif base.lower is not None and base.lower + extent - 1 > high and extent > high - low + 1:
             yield warning(
@@ -110,7 +112,9 @@ def element_types(context: Context) -> Iterator[Finding]:
         held = element_type(base)
         if held is not None and held != tensor.element_type:
             what = "load yields" if isinstance(op, LoadOp) else "store takes"
-            yield error("KT-V12", op, f"the {what} {tensor.element_type}, the view holds {held}; convert with arith ops")
+            yield error(
+                "KT-V12", op, f"the {what} {tensor.element_type}, the view holds {held}; convert with arith ops"
+            )
 
 
 def distributed_views(context: Context) -> Iterator[Finding]:
@@ -134,7 +138,9 @@ def distributed_views(context: Context) -> Iterator[Finding]:
         extents = tuple(hi + 1 for hi in domain.upper)
         declared = op.view.type.get_shape()
         if any(d not in (DYNAMIC_INDEX, e) for d, e in zip(declared, extents, strict=True)):
-            yield error("KT-V01", op, f"the union of the partitions has extents {list(extents)}, the type {op.view.type}")
+            yield error(
+                "KT-V01", op, f"the union of the partitions has extents {list(extents)}, the type {op.view.type}"
+            )
         total = 1
         for extent in extents:
             total *= extent

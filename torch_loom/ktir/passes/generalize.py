@@ -1,4 +1,4 @@
-"""``generalize`` and ``name``: named structured ops as ``linalg.generic``, and back where the body is that of a name."""
+"""``generalize`` and ``name``: named structured ops as ``linalg.generic``, and back where the body has a name."""
 
 from __future__ import annotations
 

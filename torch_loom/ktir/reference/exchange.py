@@ -70,17 +70,21 @@ def produce(tile: Tile, op: Any, values: Values) -> Run:
                 np.array(tensor(v, "contributes")) for v in yielded
             ]
             tile.machine.deposits += 1
-            _reach(tile, op, group, ids)
+            _reach(tile, op, group, "producer", ids)
     return [Future(op, instance)]
 
 
-def _reach(tile: Tile, op: Any, group: int, ids: list[int]) -> None:
-    tile.machine.caches.setdefault(("groups", op), {})[group] = set(ids)
-    tile.reached[(op, group)] = tile.reached.get((op, group), 0) + 1
+def _reach(tile: Tile, op: Any, group: int, role: str, ids: list[int]) -> None:
+    """Count how often this tile took part in an exchange (named by its produce) in a role."""
+    tile.machine.roles.setdefault((op, group), {})[role] = ids
+    key = (op, group, role)
+    tile.reached[key] = tile.reached.get(key, 0) + 1
 
 
 def _group_of(tile: Tile, op: Any, source: Any) -> int | None:
-    found = [g for g in producer_groups(tile, source) if tile.number in members(tile, op.consumer_tiles_per_group, (g,))]
+    found = [
+        g for g in producer_groups(tile, source) if tile.number in members(tile, op.consumer_tiles_per_group, (g,))
+    ]
     if len(found) > 1:
         raise ExecutionError("KT-V25", f"compute tile {tile.number} consumes from groups {found}")
     return found[0] if found else None
@@ -101,7 +105,7 @@ def deliver(tile: Tile, op: Any, values: Values) -> Run:
     if group is None:
         return [UNDEFINED] * len(op.results)
     consumers = members(tile, op.consumer_tiles_per_group, (group,))
-    _reach(tile, op, group, consumers)
+    _reach(tile, future.op, group, "consumer", consumers)
     producers = producer_groups(tile, future.op)[group]
     count = len(tile.machine.tiles)
     needed = _cached(

@@ -139,6 +139,7 @@ class Machine:
         self.ddr = Memory("DDR")
         self.plans: dict[Block, list[Step]] = {}
         self.mail: dict[Any, dict[int, Values]] = {}
+        self.roles: dict[tuple[Operation, int], dict[str, list[int]]] = {}
         self.caches: dict[Any, Any] = {}
         self.deposits = 0
         count = int(np.prod(grid))
@@ -179,18 +180,17 @@ class Machine:
 
     def _check_counts(self) -> None:
         """Every member of a group must have reached an exchange equally often."""
-        members: dict[Any, set[int]] = {}
-        for tile in self.tiles:
-            for key in tile.reached:
-                members.setdefault(key[0], set())
-        for op in members:
-            for group, numbers in self.caches.get(("groups", op), {}).items():
-                counts = {n: self.tiles[n].reached.get((op, group), 0) for n in numbers if n < len(self.tiles)}
-                if len(set(counts.values())) > 1:
-                    shown = ", ".join(f"tile {n}: {c}" for n, c in sorted(counts.items()))
-                    error = ExecutionError("KT-X06", f"group {group} reached the exchange unequally often ({shown})")
-                    error.op = op
-                    raise error
+        for (op, group), roles in self.roles.items():
+            counts = {
+                (number, role): self.tiles[number].reached.get((op, group, role), 0)
+                for role, numbers in roles.items()
+                for number in numbers
+            }
+            if len(set(counts.values())) > 1:
+                shown = ", ".join(f"{role} {number}: {count}" for (number, role), count in sorted(counts.items()))
+                error = ExecutionError("KT-X06", f"group {group} reached the exchange unequally often ({shown})")
+                error.op = op
+                raise error
 
 
 def _plan(block: Block) -> list[Step]:

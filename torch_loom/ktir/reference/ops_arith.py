@@ -90,7 +90,7 @@ def _floor_div(a: Array, b: Array) -> Array:
 
 def _ceil_div(a: Array, b: Array) -> Array:
     _nonzero(b)
-    return -(-a // b)
+    return a // b + (a % b != 0)
 
 
 def _shift(count: Array, bits: int) -> None:

@@ -163,9 +163,7 @@ def _check_index(base: AnyView, position: int, loaded: Array, member: Array) -> 
     used = np.broadcast_to(loaded, member.shape)[member]
     bad = (used < lower) | (used > upper)
     if bad.any():
-        raise ExecutionError(
-            "KT-X04", f"index {int(used[bad][0])} for dim {position}, the view holds {lower}..{upper}"
-        )
+        raise ExecutionError("KT-X04", f"index {int(used[bad][0])} for dim {position}, the view holds {lower}..{upper}")
 
 
 def _access(tile: Tile) -> Access:
@@ -193,7 +191,9 @@ def store(tile: Tile, op: Any, values: Values) -> Values:
     if target.view.format is not fmt:
         raise ExecutionError("KT-V12", f"stores {fmt.name} to memory that holds {target.view.format.name}")
     if array.shape != target.shape:
-        raise ExecutionError("KT-V07", f"the tensor has shape {list(array.shape)}, the access tile {list(target.shape)}")
+        raise ExecutionError(
+            "KT-V07", f"the tensor has shape {list(array.shape)}, the access tile {list(target.shape)}"
+        )
     target.write(array, _access(tile))
     return []
 

@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
+from xdsl.ir import Block, BlockArgument, Operation, OpResult, SSAValue
 from xdsl.ir.affine import AffineDimExpr, AffineMap
 
 from torch_loom.dialects.affine_sets import evaluate
-from torch_loom.dialects.elements import element_of, shape_of
+from torch_loom.dialects.elements import element_of
 from torch_loom.ktir.reference.errors import ExecutionError
 from torch_loom.ktir.reference.formats import Array, Format
 from torch_loom.ktir.reference.machine import Empty, Tile, Values, handles, tensor
@@ -180,7 +180,9 @@ def fold_of(block: Any, argument: BlockArgument, yielded: SSAValue) -> tuple[str
 # ---- generic -----------------------------------------------------------------------------------
 
 
-def evaluate_body(tile: Tile, op: Any, arguments: Sequence[Any], spaces: list[Array], wanted: Sequence[SSAValue]) -> Values:
+def evaluate_body(
+    tile: Tile, op: Any, arguments: Sequence[Any], spaces: list[Array], wanted: Sequence[SSAValue]
+) -> Values:
     """Run the body on arrays and return the wanted values (block arguments or results)."""
     tile_spaces = tile.machine.caches.setdefault("spaces", [])
     tile_spaces.append(spaces)
@@ -286,8 +288,10 @@ def _reduce(
                 return _sequential(tile, op, arguments, outs, extents, axes, spaces)
             full = evaluate_body(tile, op, [*arguments, *[None] * len(outs)], spaces, [other])[0]
             full = np.broadcast_to(np.asarray(full, fmt.dtype), tuple(extents))
-            start = None if initial is None else np.broadcast_to(initial, kept).reshape(
-                [n for d, n in enumerate(extents) if d not in axes]
+            start = (
+                None
+                if initial is None
+                else np.broadcast_to(initial, kept).reshape([n for d, n in enumerate(extents) if d not in axes])
             )
             found = fold_axes(tile, name, full, axes, start, fmt).reshape(kept)
         elif initial is not None:
@@ -314,7 +318,7 @@ def _product(
     multiply = other.op
     if (name, multiply.name) not in (("arith.addf", "arith.mulf"), ("math.fma", "math.fma")):
         return None
-    block = op.body.block
+    block: Block = op.body.block
     if multiply.parent_block() is not block:
         return None
     if tile.machine.formats.of(element_of(multiply.results[0].type)).bits != 32:
@@ -331,7 +335,9 @@ def _product(
 def contract(a: Array, b: Array, extents: Sequence[int], axes: Sequence[int]) -> Array:
     """Sum over ``axes`` of a * b in f32, both over the iteration space with extent 1 where a loop is not used."""
     rank = len(extents)
-    batch, rows, columns = [], [], []
+    batch: list[int] = []
+    rows: list[int] = []
+    columns: list[int] = []
     for d in range(rank):
         if d in axes:
             continue
@@ -385,7 +391,9 @@ def _sequential(
     """Reduction loops point by point in ascending order, vectorised over the parallel loops."""
     for value, *_ in outs:
         if isinstance(value, Empty):
-            raise ExecutionError("KT-V14", "the init of this reduction is tensor.empty and its combiner has no identity")
+            raise ExecutionError(
+                "KT-V14", "the init of this reduction is tensor.empty and its combiner has no identity"
+            )
     kept = [1 if d in axes else n for d, n in enumerate(extents)]
     state = [np.broadcast_to(spread(tensor(v), m, extents), kept) for v, m, _, _ in outs]
     yields = list(op.body.block.last_op.operands)

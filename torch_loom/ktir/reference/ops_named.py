@@ -109,9 +109,7 @@ def _stored_sum(
             chosen: list[Any] = [slice(None)] * len(extents)
             for axis, position in zip(axes, point, strict=True):
                 chosen[axis] = slice(position, position + 1)
-            a, b = (
-                x[tuple(slice(None) if x.shape[d] == 1 else c for d, c in enumerate(chosen))] for x in (lhs, rhs)
-            )
+            a, b = (x[tuple(slice(None) if x.shape[d] == 1 else c for d, c in enumerate(chosen))] for x in (lhs, rhs))
             total = fmt.round(total + fmt.round(a * b))
     return np.asarray(total)
 

@@ -180,10 +180,10 @@ def insert_slice(tile: Tile, op: Any, values: Values) -> Values:
     if isinstance(source, Empty):
         valid[slices] = False
         return [Partial(data, valid)]
-    mask = source.valid if isinstance(source, Partial) else True
-    array = source.data if isinstance(source, Partial) else source
-    data[slices] = array.reshape(sizes)
-    valid[slices] = mask.reshape(sizes) if isinstance(source, Partial) else True
+    if isinstance(source, Partial):
+        data[slices], valid[slices] = source.data.reshape(sizes), source.valid.reshape(sizes)
+    else:
+        data[slices], valid[slices] = source.reshape(sizes), True
     return [finished(data, valid)]
 
 
@@ -226,8 +226,10 @@ def pad(tile: Tile, op: Any, values: Values) -> Values:
     if any(v < 0 for v in (*low, *high)):
         raise ExecutionError("KT-X09", "negative padding")
     shape = tuple(lo + s + hi for lo, s, hi in zip(low, source.shape, high, strict=True))
-    grids = [np.arange(n, dtype=np.int64).reshape([-1 if a == d else 1 for a in range(len(shape))]) - lo
-             for d, (n, lo) in enumerate(zip(shape, low, strict=True))]
+    grids = [
+        np.arange(n, dtype=np.int64).reshape([-1 if a == d else 1 for a in range(len(shape))]) - lo
+        for d, (n, lo) in enumerate(zip(shape, low, strict=True))
+    ]
     fill = tile.now(op.region.block, grids)[0]
     result = np.array(np.broadcast_to(np.asarray(fill, source.dtype), shape))
     result[tuple(slice(lo, lo + s) for lo, s in zip(low, source.shape, strict=True))] = source

@@ -18,7 +18,16 @@ from torch_loom.dialects.elements import is_float
 from torch_loom.dialects.ktdp import ConstructMemoryViewOp, RuntimeArgType
 from torch_loom.ktir.diagnostics import ERROR, Diagnostic, KtirError
 from torch_loom.ktir.program import ADDRESS, Argument, Program
-from torch_loom.ktir.reference import exchange, ops_arith, ops_ktdp, ops_linalg, ops_math, ops_named, ops_scf, ops_tensor
+from torch_loom.ktir.reference import (
+    exchange,
+    ops_arith,
+    ops_ktdp,
+    ops_linalg,
+    ops_math,
+    ops_named,
+    ops_scf,
+    ops_tensor,
+)
 from torch_loom.ktir.reference.errors import ExecutionError
 from torch_loom.ktir.reference.formats import Array, Format
 from torch_loom.ktir.reference.machine import Machine, Options

@@ -103,7 +103,8 @@ class DirectTile:
 def _check_covered(access: Access, covered: int, box: Box, what: str) -> None:
     if access.strict_bounds and covered != box.size:
         raise ExecutionError(
-            "KT-X02", f"{what} coordinates {list(box.lower)}..{list(box.upper)}, partly outside the view (strict bounds)"
+            "KT-X02",
+            f"{what} coordinates {list(box.lower)}..{list(box.upper)}, partly outside the view (strict bounds)",
         )
 
 

@@ -136,7 +136,7 @@ def flip_bytes(rng: random.Random, text: str, pool: Sequence[str]) -> str:
     chars = list(text)
     for _ in range(rng.choice((1, 1, 2, 8))):
         chars[rng.randrange(len(chars))] = rng.choice(
-            [chr(rng.randrange(256)), "\0", "\"", "\\", "\u00e9", "\u0663", "\U0001f600", "\n"]
+            [chr(rng.randrange(256)), "\0", '"', "\\", "\u00e9", "\u0663", "\U0001f600", "\n"]
         )
     return "".join(chars)
 

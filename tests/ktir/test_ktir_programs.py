@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from ktir_library import CASES, PROGRAMS
 
-from tests.ktir.library import CASES, PROGRAMS
 from torch_loom.ktir import load
 from torch_loom.ktir.diagnostics import ERROR, WARNING
 

@@ -1,0 +1,284 @@
+"""Quality of schedules on the clock: share of the chip model's own roofline, and what each choice gives.
+
+    python benchmarks/schedules.py [NAME ...] [--chip spyre]
+
+Per kernel: modelled time, the roofline (the larger of contraction time at the array's sustained rate and the time DDR
+needs for every tensor once, bus turnaround included), their ratio, utilisations, and the time without double
+buffering and without fusion. A second table gives the seconds of each compiler pass.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from rich.console import Console
+from rich.table import Table
+
+from torch_loom import arch, ktir, scheduler
+from torch_loom.ktir.builder import KernelBuilder, Tensor
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a kernel has to do at least: multiply-accumulates, bytes read and written once."""
+
+    macs: float
+    read: float
+    write: float
+    goal: str
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A kernel's text and its work."""
+
+    name: str
+    text: str
+    work: Work
+
+
+BENCHMARKS: list[Callable[[], Benchmark]] = []
+
+
+def benchmark(make: Callable[[], Benchmark]) -> Callable[[], Benchmark]:
+    """Register a benchmark."""
+    BENCHMARKS.append(make)
+    return make
+
+
+def up(b: KernelBuilder, t: Tensor) -> Tensor:
+    """f16 -> f32"""
+    return b.op("arith.extf", t, result="f32")
+
+
+def down(b: KernelBuilder, t: Tensor) -> Tensor:
+    """f32 -> f16"""
+    return b.op("arith.truncf", t, result="f16")
+
+
+def full(b: KernelBuilder, value: float, shape: list[int]) -> Tensor:
+    """A constant tensor."""
+    return b.splat(b.constant(value, "f32"), shape)
+
+
+def matmul(name: str, m: int, k: int, n: int, grid_m: int, tile_n: int, goal: str) -> Benchmark:
+    """c = a @ w.T: cores split m by ``grid_m`` and n by the rest; a core keeps its rows of a and streams weights
+    (default layout) in tiles of ``tile_n`` columns."""
+    b = KernelBuilder("matmul", 32)
+    a, w, c = b.buffer("a"), b.buffer("w"), b.buffer("c")
+    grid_n = 32 // grid_m
+    rows, columns = m // grid_m, n // grid_n
+    va, vc = b.view(a, [m, k], [k, 1], "f16"), b.view(c, [m, n], [n, 1], "f16")
+    vw = b.view(w, [k // 64, n, 64], [n * 64, 64, 1], "f16")
+    core = b.tile_id()
+    row0 = b.mul(b.floordiv(core, grid_n), rows)
+    column0 = b.mul(b.mod(core, grid_n), columns)
+    kept = b.load(va, [row0, 0], [rows, k])
+    with b.loop(0, columns, tile_n) as j:
+        at = b.add(column0, j)
+        wt = b.load(vw, [0, at, 0], [k // 64, tile_n, 64], [1, 0, 2])
+        wt = b.transpose(b.collapse(wt, [[0], [1, 2]], [tile_n, k]), [1, 0])
+        b.store(down(b, b.matmul(kept, wt)), vc, [row0, at], [rows, tile_n])
+    return Benchmark(name, b.text(), Work(m * k * n, 2 * (m * k + k * n), 2 * m * n, goal))
+
+
+@benchmark
+def matmul_square() -> Benchmark:
+    """2048 x 2048 x 2048"""
+    return matmul("matmul 2048^3", 2048, 2048, 2048, 8, 64, "85 %")
+
+
+@benchmark
+def matmul_wide() -> Benchmark:
+    """512 x 4096 x 4096"""
+    return matmul("matmul 512x4096x4096", 512, 4096, 4096, 4, 32, "85 %")
+
+
+@benchmark
+def matvec() -> Benchmark:
+    """1 x 4096 x 4096"""
+    return matmul("matvec 1x4096x4096", 1, 4096, 4096, 1, 32, "90 % DDR")
+
+
+@benchmark
+def softmax() -> Benchmark:
+    """Rows of 1024."""
+    rows, columns, tile = 4096, 1024, 16
+    b = KernelBuilder("softmax", 32)
+    x, y = b.buffer("x"), b.buffer("y")
+    vx, vy = b.view(x, [rows, columns], [columns, 1], "f16"), b.view(y, [rows, columns], [columns, 1], "f16")
+    first = b.mul(b.tile_id(), rows // 32)
+    shape = [tile, columns]
+    with b.loop(0, rows // 32, tile) as i:
+        r = b.add(first, i)
+        f = up(b, b.load(vx, [r, 0], shape))
+        e = b.op("math.exp", b.op("arith.subf", f, b.broadcast(b.reduce("arith.maximumf", f, [1]), shape, [1])))
+        s = b.reduce("arith.addf", e, [1])
+        b.store(down(b, b.op("arith.divf", e, b.broadcast(s, shape, [1]))), vy, [r, 0], shape)
+    size = 2 * rows * columns
+    return Benchmark("softmax 4096x1024", b.text(), Work(0, size, size, "90 % DDR"))
+
+
+@benchmark
+def rmsnorm() -> Benchmark:
+    """Rows of 4096."""
+    rows, columns, tile = 4096, 4096, 8
+    b = KernelBuilder("rmsnorm", 32)
+    x, w, y = b.buffer("x"), b.buffer("w"), b.buffer("y")
+    vx, vy = b.view(x, [rows, columns], [columns, 1], "f16"), b.view(y, [rows, columns], [columns, 1], "f16")
+    vw = b.view(w, [columns], [1], "f16")
+    first = b.mul(b.tile_id(), rows // 32)
+    shape = [tile, columns]
+    weight = up(b, b.load(vw, [0], [columns]))
+    with b.loop(0, rows // 32, tile) as i:
+        r = b.add(first, i)
+        f = up(b, b.load(vx, [r, 0], shape))
+        mean = b.op("arith.mulf", b.reduce("arith.addf", b.op("arith.mulf", f, f), [1]), full(b, 1 / columns, [tile]))
+        scale = b.op("math.rsqrt", b.op("arith.addf", mean, full(b, 1e-6, [tile])))
+        z = b.op("arith.mulf", f, b.broadcast(scale, shape, [1]))
+        b.store(down(b, b.op("arith.mulf", z, b.broadcast(weight, shape, [0]))), vy, [r, 0], shape)
+    size = 2 * rows * columns
+    return Benchmark("rmsnorm 4096x4096", b.text(), Work(0, size + 2 * columns, size, "90 % DDR"))
+
+
+@benchmark
+def mlp() -> Benchmark:
+    """h = silu(x @ w1.T) * (x @ w3.T), the first half of a gated MLP: 128 x 4096 x 11008."""
+    m, k, n, tile_n = 128, 4096, 11008, 16
+    b = KernelBuilder("mlp", 32)
+    x, w1, w3, y = (b.buffer(s) for s in ("x", "w1", "w3", "y"))
+    vx, vy = b.view(x, [m, k], [k, 1], "f16"), b.view(y, [m, n], [n, 1], "f16")
+    views = [b.view(w, [k // 64, n, 64], [n * 64, 64, 1], "f16") for w in (w1, w3)]
+    shape = [m, tile_n]
+    rows = b.load(vx, [0, 0], [m, k])
+    tiles = n // tile_n
+    per = -(-tiles // 32)
+    first = b.mul(b.tile_id(), per)
+    with b.loop(first, b.min(b.add(first, per), tiles)) as j:
+        at = b.mul(j, tile_n)
+        halves = []
+        for v in views:
+            t = b.load(v, [0, at, 0], [k // 64, tile_n, 64], [1, 0, 2])
+            t = b.transpose(b.collapse(t, [[0], [1, 2]], [tile_n, k]), [1, 0])
+            halves.append(b.matmul(rows, t))
+        gate = b.op(
+            "arith.divf",
+            halves[0],
+            b.op("arith.addf", b.op("math.exp", b.op("arith.negf", halves[0])), full(b, 1.0, shape)),
+        )
+        b.store(down(b, b.op("arith.mulf", gate, halves[1])), vy, [0, at], shape)
+    work = Work(2 * m * k * n, 2 * (m * k + 2 * k * n), 2 * m * n, "80 % PT")
+    return Benchmark("gated MLP 128x4096x11008", b.text(), work)
+
+
+@benchmark
+def attention() -> Benchmark:
+    """One head per core: 32 x 1024 x 128, rows of the scores in tiles."""
+    heads, seq, width, tile = 32, 1024, 128, 64
+    b = KernelBuilder("attention", heads)
+    q, k, v, y = (b.buffer(s) for s in "qkvy")
+    vq, vk, vv, vy = (b.view(s, [heads * seq, width], [width, 1], "f16") for s in (q, k, v, y))
+    base = b.mul(b.tile_id(), seq)
+    keys = b.transpose(b.load(vk, [base, 0], [seq, width]), [1, 0])
+    values = b.load(vv, [base, 0], [seq, width])
+    shape = [tile, seq]
+    with b.loop(0, seq, tile) as i:
+        r = b.add(base, i)
+        s = b.op("arith.mulf", b.matmul(b.load(vq, [r, 0], [tile, width]), keys), full(b, width**-0.5, shape))
+        e = b.op("math.exp", b.op("arith.subf", s, b.broadcast(b.reduce("arith.maximumf", s, [1]), shape, [1])))
+        total = b.reduce("arith.addf", e, [1])
+        o = b.matmul(down(b, e), values)
+        o = b.op("arith.divf", o, b.broadcast(total, [tile, width], [1]))
+        b.store(down(b, o), vy, [r, 0], [tile, width])
+    size = 2 * heads * seq * width
+    return Benchmark("attention 32x1024x128", b.text(), Work(2 * heads * seq * seq * width, 3 * size, size, "70 % PT"))
+
+
+def roofline_us(chip: arch.Chip, w: Work) -> tuple[float, float]:
+    """(contraction time, DDR time) in microseconds at the rates of the chip model."""
+    pt = w.macs / (chip.macs_per_cycle * chip.corelets * chip.cores * chip.clock_hz * chip.pt.sustained_fraction.value)
+    rate = chip.ddr.peak_bytes_per_s.value * chip.ddr.one_way_efficiency.value
+    ddr = (w.read + w.write) / rate + chip.ddr.turnaround_ns_per_byte.value * 1e-9 * min(w.read, w.write)
+    return pt * 1e6, ddr * 1e6
+
+
+def measure(chip: arch.Chip, names: list[str]) -> None:
+    """Print both tables."""
+    quality = Table(title=f"schedules on chip {chip.name} (modelled)")
+    for head in (
+        "kernel",
+        "us",
+        "roofline us",
+        "share",
+        "goal",
+        "PT",
+        "SFU",
+        "bottleneck",
+        "single buffers",
+        "no fusion",
+    ):
+        quality.add_column(head, justify="left" if head in ("kernel", "bottleneck") else "right")
+    passes = Table(title="compile time, ms per pass")
+    columns: list[str] = []
+    for make in BENCHMARKS:
+        case = make()
+        if names and not any(n in case.name for n in names):
+            continue
+        base = scheduler.Options()
+        start = time.perf_counter()
+        program = ktir.load(case.text)
+        loaded = time.perf_counter() - start
+        fn = program.functions[0]
+        compiled = scheduler.compile(program, fn, chip, base)
+        timing = compiled.time(chip)
+        bounds = roofline_us(chip, case.work)
+        best = max(bounds)
+        us = timing.ns / 1e3
+        others = [_time(case, chip, o) for o in (replace(base, buffers=1), replace(base, fuse=False))]
+        quality.add_row(
+            case.name,
+            f"{us:.1f}",
+            f"{best:.1f} ({'PT' if bounds[0] > bounds[1] else 'DDR'})",
+            f"{best / us:.0%}",
+            case.work.goal,
+            f"{timing.pt_util:.0%}",
+            f"{timing.sfu_util:.0%}",
+            timing.bottleneck,
+            *others,
+        )
+        steps = {"load": loaded, **compiled.seconds}
+        if not columns:
+            columns = list(steps)
+            for head in ("kernel", *columns, "total"):
+                passes.add_column(head, justify="left" if head == "kernel" else "right")
+        cells = [f"{steps.get(c, 0.0) * 1e3:.1f}" for c in columns]
+        passes.add_row(case.name, *cells, f"{sum(steps.values()) * 1e3:.1f}")
+    console = Console(width=180)
+    console.print(quality)
+    console.print(passes)
+
+
+def _time(case: Benchmark, chip: arch.Chip, options: scheduler.Options) -> str:
+    program = ktir.load(case.text)
+    try:
+        ns = scheduler.compile(program, program.functions[0], chip, options).time(chip).ns
+    except scheduler.ScheduleError as error:
+        return "no LX" if "LX" in str(error) else "refused"
+    return f"{ns / 1e3:.1f}" if math.isfinite(ns) else "-"
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
+    parser.add_argument("names", nargs="*", help="parts of benchmark names; default: all")
+    parser.add_argument("--chip", default="spyre")
+    args = parser.parse_args()
+    measure(arch.load(args.chip), args.names)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""Reading what was printed gives the same module, for random programs; broken texts give diagnostics, never more."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+from hypothesis import given, settings
+from ktir_library import PROGRAMS
+from ktir_mutate import MUTATIONS, mutate, outcome
+from ktir_random import programs
+
+from torch_loom.ktir import load
+
+
+@settings(max_examples=100)
+@given(programs())
+def test_random_programs_survive_printing(text):
+    program = load(text)
+    printed = str(program)
+    again = load(printed)
+    assert again.module.is_structurally_equivalent(program.module)
+    assert str(again) == printed
+    generic = load(program.print(generic=True))
+    assert generic.module.is_structurally_equivalent(program.module)
+    assert str(generic) == printed
+
+
+def test_mutated_texts_load_or_are_diagnosed():
+    pool = [p.read_text("utf-8") for p in sorted(PROGRAMS.glob("*.ktir"))]
+    counts = Counter(outcome(mutate(random.Random(number), pool)) for number in range(1000))
+    assert sum(counts.values()) == 1000 and set(counts) == {"loaded", "diagnosed"}
+
+
+def test_every_mutation_is_survived_by_every_program():
+    pool = [p.read_text("utf-8") for p in sorted(PROGRAMS.glob("*.ktir"))]
+    rng = random.Random(7)
+    for text in pool[::4]:
+        for mutation in MUTATIONS:
+            assert outcome(mutation(rng, text, pool)) in ("loaded", "diagnosed")
+
+
+def test_hostile_texts_end_quickly():
+    hostile = [
+        "(" * 100_000,
+        "module {" * 5_000,
+        "module { func.func @f() attributes {a = " + "[" * 20_000 + "]" * 20_000 + "} { return } }",
+        "#a = affine_map<(d0) -> (" + "(" * 3_000 + "d0" + ")" * 3_000 + ")>",
+        "#a = affine_map<(d0) -> (" + "d0 + " * 20_000 + "d0)>",
+        " " * 200_000 + "\x01",
+        "// " * 100_000,
+        '"' + "a" * 200_000,
+        "func.func @f(%x: tensor<" + "1x" * 10_000 + "f32>) { return }",
+        "func.func @f() attributes {grid = [4096, 4096, 4096]} { %a = ktdp.get_compute_tile_id : index\nreturn }",
+        "func.func @f(%x: i99999999999) { return }",
+        "func.func @f(%x: index) {\n" + "%a = arith.addi %x, %x : index\n" * 2 + "return }",
+    ]
+    for text in hostile:
+        assert outcome(text) in ("loaded", "diagnosed")

@@ -1,0 +1,87 @@
+"""``loom schedule``: compile a KTIR file down to SpyreCode and look at every step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from torch_loom.cli.errors import Usage
+
+app = typer.Typer(help="Compile a KTIR file down to SpyreCode.", add_completion=False)
+
+
+@app.command()
+def schedule(
+    file: Annotated[Path, typer.Argument(help="KTIR file.")],
+    function: Annotated[str, typer.Option("--function", "-f", help="Function; default: the only one.")] = "",
+    chip: Annotated[str, typer.Option("--chip", help="Preset name or path of a TOML file.")] = "spyre",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write a SpyreCode directory with the IR texts.")
+    ] = None,
+    print_after: Annotated[str, typer.Option("--print-after", help="Print the result of a pass, or of all.")] = "",
+    draw: Annotated[
+        Path | None, typer.Option("--draw", help="Write an SVG of the pipeline and of LX over time.")
+    ] = None,
+    bound: Annotated[list[str] | None, typer.Option("--bound", help="NAME=N: upper bound of a size argument.")] = None,
+    buffers: Annotated[
+        int, typer.Option("--buffers", min=1, max=8, help="Copies of a block that units share inside a loop.")
+    ] = 2,
+    no_fuse: Annotated[bool, typer.Option("--no-fuse", help="Every operation in a segment of its own.")] = False,
+    times: Annotated[bool, typer.Option("--times", help="Print the seconds of each pass.")] = False,
+) -> None:
+    """Without -o, --draw, --print-after or --times the DataflowIR is printed."""
+    from torch_loom import arch, ktir, scheduler
+    from torch_loom.scheduler.draw import draw as picture
+    from torch_loom.scheduler.dump import describe
+    from torch_loom.scheduler.pipeline import PASSES
+
+    if print_after and print_after != "all" and print_after not in PASSES:
+        raise Usage(f"no pass is called '{print_after}'; passes: {', '.join(PASSES)}, all")
+    options = scheduler.Options(buffers=buffers, fuse=not no_fuse, bounds=_bounds(bound or []))
+
+    def watch(name: str, result: Any) -> None:
+        if print_after in (name, "all"):
+            typer.echo(f"// after {name}\n{describe(name, result)}\n")
+
+    try:
+        program = ktir.load(_readable(file))
+        name = function or _only(program.functions)
+        if name not in program.functions:
+            raise Usage(f"no function '{name}' in {file}; functions: {', '.join(program.functions)}")
+        compiled = scheduler.compile(program, name, arch.load(chip), options, watch)
+        if output is not None:
+            compiled.save(output, debug={"kernel.ktir": str(program)})
+        if draw is not None:
+            draw.write_text(picture(compiled.schedule_ir), "utf-8")
+    except (scheduler.ScheduleError, ktir.KtirError, arch.ArchError, OSError) as error:
+        raise Usage(error) from None
+    if times:
+        for step, seconds in compiled.seconds.items():
+            typer.echo(f"{step:<12} {seconds * 1e3:8.2f} ms")
+        typer.echo(f"{'total':<12} {sum(compiled.seconds.values()) * 1e3:8.2f} ms")
+    if not (output or draw or print_after or times):
+        typer.echo(compiled.dataflow_ir, nl=False)
+
+
+def _readable(file: Path) -> Path:
+    if not file.is_file():
+        raise Usage(f"{file}: no such file")
+    return file
+
+
+def _only(functions: list[str]) -> str:
+    if len(functions) != 1:
+        raise Usage(f"the file has functions {', '.join(functions) or 'none'}; name one with --function")
+    return functions[0]
+
+
+def _bounds(texts: list[str]) -> dict[str, int]:
+    found = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        if not name or not value.isdigit() or int(value) == 0:
+            raise Usage(f"--bound takes NAME=N with a positive N, got '{text}'")
+        found[name] = int(value)
+    return found
