@@ -77,9 +77,7 @@ def elementwise(name: str, ops: Sequence[VOp], inputs: int, rows: int, columns: 
     out = ops[-1].dst if ops else 0
     parts: dict[Unit, tuple[Instr, ...]] = {
         Unit.L1LU: loads,
-        Unit.SFU: (
-            SegVec(0, nums(rows, columns), tuple(range(inputs)), tuple(ops), (VecOut(out, inputs),), 0),
-        ),
+        Unit.SFU: (SegVec(0, nums(rows, columns), tuple(range(inputs)), tuple(ops), (VecOut(out, inputs),), 0),),
         Unit.L1SU: (SegStore(0, inputs, LxRef(inputs, 1, imm(0)), Elem.DF16, nums(columns, 1)),),
     }
     blocks = inputs + 1
@@ -261,9 +259,7 @@ CASES = (
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=2)
     threads = parser.parse_args().threads
     machine = _chip.Machine(CHIP.cores, CHIP.lx_bytes, threads, 1 << 28, blas=True)

@@ -86,9 +86,7 @@ def main() -> None:
             for one in found:
                 one.measure()
         reference = found[0].run()
-        table = Table(
-            title=f"MiniLM forward, {BATCH} x {TOKENS} tokens, {THREADS} threads, best of {options.repeats}"
-        )
+        table = Table(title=f"MiniLM forward, {BATCH} x {TOKENS} tokens, {THREADS} threads, best of {options.repeats}")
         for column in ("", "best s", "median s", "x CPU fp32", "x CPU fp16", "cosine min"):
             table.add_column(column, justify="right" if column else "left")
         best = {one.name: min(one.seconds) for one in found}

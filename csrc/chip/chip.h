@@ -67,7 +67,7 @@ struct MachineOptions {
   std::uint64_t ddr_bytes = 0;      // size of that reservation
   Sgemm sgemm = nullptr;            // used for PT segments when given, own kernel otherwise
   void (*thread_init)() = nullptr;  // called once on each host thread (e.g. to make BLAS single-threaded)
-  std::int64_t max_steps = std::int64_t{1} << 36;  // instructions (and 1024-lane blocks) per core and launch
+  std::int64_t max_steps = std::int64_t{1} << 30;  // instructions (and 1024-lane blocks) per core and launch
 };
 
 /// Functional engine: owns LX of every core (contents survive between programs).

@@ -17,7 +17,8 @@ namespace loom::chip {
 namespace {
 
 constexpr double kNever = 1e300;
-constexpr std::int64_t kMaxSteps = std::int64_t{1} << 34;
+/// Instructions of all cores; real launches need thousands.
+constexpr std::int64_t kMaxSteps = std::int64_t{1} << 26;
 
 /// DDR as a processor-sharing server: n active transfers each get 1/n of it.
 class Ddr {

@@ -4,7 +4,8 @@
 // element type as its storage. A view of other bytes (`x.view(torch.int16)` of a half tensor, the byte view
 // that serialization makes) has a meaning only on the host: such a copy goes through a host image of the
 // storage range it covers.
-#include <ATen/ATen.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 
 #include <algorithm>
 #include <iterator>

@@ -1,5 +1,5 @@
 // The Python module `torch_loom._device`: registrations, storage layouts, runtime queries.
-#include <ATen/ATen.h>
+#include <ATen/ops/empty_like.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>

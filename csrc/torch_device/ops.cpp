@@ -1,12 +1,14 @@
 // Operators of the device that are not kernels: factories, views, copies, fills, random fills, and the
 // fallback that runs everything else on the host.
-#include <ATen/ATen.h>
+#include <ATen/EmptyTensor.h>
 #include <ATen/native/CPUFallback.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/_reshape_alias_native.h>
-#include <ATen/ops/alias_native.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/as_strided_native.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/is_set_to_native.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/unfold_native.h>
 #include <ATen/ops/view_native.h>
 #include <torch/library.h>

@@ -48,16 +48,13 @@ def stream(tiles: int, cores: int = 32, sticks: int = 512, phases: int = 2) -> P
     streams = {}
     for unit, (loop,) in base.streams.items():
         body = tuple(
-            dataclasses.replace(i, dims=(dim(sticks, 128, 128),)) if isinstance(i, Dma) else i
-            for i in loop.body
+            dataclasses.replace(i, dims=(dim(sticks, 128, 128),)) if isinstance(i, Dma) else i for i in loop.body
         )
         if unit is Unit.SFU:
             body = tuple(dataclasses.replace(i, extents=(imm(1), imm(sticks * 64))) for i in body)
         streams[unit] = (dataclasses.replace(loop, count=imm(tiles), body=body),)
     channels = tuple(dataclasses.replace(c, phases=phases) for c in base.channels)
-    return dataclasses.replace(
-        base, profile=BIG, cores=cores, blocks=blocks, channels=channels, streams=streams
-    )
+    return dataclasses.replace(base, profile=BIG, cores=cores, blocks=blocks, channels=channels, streams=streams)
 
 
 def transfers(load: Dma | None, repeat: int, store: Dma | None = None, cores: int = 32) -> Program:
@@ -224,3 +221,11 @@ def test_a_deadlock_is_found_without_data():
     with pytest.raises(_chip.ChipError, match="deadlock on core 0") as error:
         timing(program)
     assert error.value.code == "DEV-04"
+
+
+def test_an_endless_loop_ends_the_timing():
+    loop = Loop(0, imm(1 << 62), ())
+    program = dataclasses.replace(transfers(None, 0, cores=1), streams={Unit.MNILU: (loop,)})
+    with pytest.raises(_chip.ChipError, match="step limit of the clock") as error:
+        timing(program)
+    assert error.value.code == "DEV-07"

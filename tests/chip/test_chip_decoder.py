@@ -121,9 +121,7 @@ def test_mutated_programs_run_inside_their_allocations_or_fail_with_one_error():
             except _chip.ChipError:
                 continue
             buffers = iter(spans)
-            args = [
-                next(buffers, spans[0]) if a.kind == 0 else 16 if a.kind == 1 else 1.0 for a in program.args
-            ]
+            args = [next(buffers, spans[0]) if a.kind == 0 else 16 if a.kind == 1 else 1.0 for a in program.args]
             try:
                 chip.run(program, args)
                 ran += 1

@@ -188,9 +188,7 @@ def swap(program: Program, unit: Unit, instrs: tuple) -> Program:
 def test_a_deadlock_names_units_channels_and_counters():
     program = add_rows()
     mnilu = program.streams[Unit.MNILU][0]
-    program = swap(
-        program, Unit.MNILU, (dataclasses.replace(mnilu, body=mnilu.body[:-1]),)
-    )  # in1.full is lost
+    program = swap(program, Unit.MNILU, (dataclasses.replace(mnilu, body=mnilu.body[:-1]),))  # in1.full is lost
     zeros = np.zeros(80 * 192, np.uint16)
     with pytest.raises(_chip.ChipError) as error:
         run(program, [zeros] * 3)

@@ -85,9 +85,7 @@ def convert(values: np.ndarray, source: Elem, target: Elem, dtype: type) -> np.n
 def test_ieee_half_matches_numpy_for_every_code_and_rounds_to_even():
     for start in range(0, 65536, 2048):
         halves = np.arange(start, start + 2048).astype(np.uint16).view(np.float16)
-        np.testing.assert_array_equal(
-            convert(halves, Elem.F16, Elem.F32, np.float32), halves.astype(np.float32)
-        )
+        np.testing.assert_array_equal(convert(halves, Elem.F16, Elem.F32, np.float32), halves.astype(np.float32))
     rng = np.random.default_rng(2)
     values = (rng.standard_normal(2048) * 2.0 ** rng.integers(-28, 18, 2048)).astype(np.float32)
     with np.errstate(over="ignore"):
@@ -97,9 +95,7 @@ def test_ieee_half_matches_numpy_for_every_code_and_rounds_to_even():
 
 def test_bf16_matches_torch():
     rng = np.random.default_rng(3)
-    values = np.concatenate([rng.standard_normal(500), [np.inf, -np.inf, 3.4e38, 1e-40, 0]]).astype(
-        np.float32
-    )
+    values = np.concatenate([rng.standard_normal(500), [np.inf, -np.inf, 3.4e38, 1e-40, 0]]).astype(np.float32)
     codes = convert(values, Elem.F32, Elem.BF16, np.uint16)
     expected = torch.from_numpy(values).bfloat16()
     np.testing.assert_array_equal(codes, expected.view(torch.int16).numpy().view(np.uint16))

@@ -42,9 +42,7 @@ def assert_ulps(got: np.ndarray, exact: np.ndarray, ulps: float, absolute: float
         special = ~np.isfinite(expected)
         np.testing.assert_array_equal(got[special], expected[special])
         error = np.abs(got.astype(np.float64) - exact)[~special]
-        spacing = np.spacing(np.maximum(np.abs(expected[~special]), np.finfo(np.float32).tiny)).astype(
-            np.float64
-        )
+        spacing = np.spacing(np.maximum(np.abs(expected[~special]), np.finfo(np.float32).tiny)).astype(np.float64)
         worst = (error - absolute) / spacing
     assert np.isfinite(error).all()
     at = int(np.argmax(worst)) if len(worst) else 0
@@ -253,9 +251,7 @@ def test_binary_integer_operations(op):
 
 
 def test_float_to_int_is_toward_zero_and_saturates():
-    x = np.array(
-        [1.9, -1.9, 0.5, 2**31, -(2**31), 3e9, -3e9, np.inf, -np.inf, np.nan, 2147483520], np.float32
-    )
+    x = np.array([1.9, -1.9, 0.5, 2**31, -(2**31), 3e9, -3e9, np.inf, -np.inf, np.nan, 2147483520], np.float32)
     top, bottom = 2**31 - 1, -(2**31)
     expected = [1, -1, 0, top, bottom, top, bottom, top, bottom, 0, 2147483520]
     np.testing.assert_array_equal(evaluate(VecOp.F_TO_I, x), np.array(expected, np.int32))
@@ -285,9 +281,7 @@ def test_rounding_to_narrow_formats_in_a_register():
     )
     import torch
 
-    np.testing.assert_array_equal(
-        evaluate(VecOp.ROUND_BF16, x), torch.from_numpy(x).bfloat16().float().numpy()
-    )
+    np.testing.assert_array_equal(evaluate(VecOp.ROUND_BF16, x), torch.from_numpy(x).bfloat16().float().numpy())
 
 
 def test_constants_scalars_and_index():

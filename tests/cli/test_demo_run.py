@@ -82,9 +82,7 @@ def test_modelled_time_is_the_same_in_every_process(runs):
     (cold, _), (warm, _) = runs
     assert cold["modelled_us_total"] == pytest.approx(sum(k["modelled_us"] for k in cold["kernels"]))
     assert [k["modelled_us"] for k in cold["kernels"]] == [k["modelled_us"] for k in warm["kernels"]]
-    assert all(
-        k["modelled_us"] > 0 and 0 <= k["pt_util"] <= 1 and 0 <= k["sfu_util"] <= 1 for k in cold["kernels"]
-    )
+    assert all(k["modelled_us"] > 0 and 0 <= k["pt_util"] <= 1 and 0 <= k["sfu_util"] <= 1 for k in cold["kernels"])
 
 
 def test_every_level_of_every_kernel_lies_in_the_artifacts(runs):

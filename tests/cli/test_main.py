@@ -72,8 +72,6 @@ def test_chip_show_draws_and_lists(capsys):
 
 
 def test_the_module_is_a_program_with_exit_status():
-    done = subprocess.run(
-        [sys.executable, "-m", "torch_loom.cli.main", "nothing"], capture_output=True, text=True
-    )
+    done = subprocess.run([sys.executable, "-m", "torch_loom.cli.main", "nothing"], capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torch_loom.dialects.affine_sets import Box, UnboundedSet, bound, is_permutation, permutation
+from torch_loom.dialects.affine_sets import Box, UnboundedSet, bound, evaluate_map, is_permutation, permutation
 from torch_loom.dialects.affine_text import box_set, format_map, format_set
 from torch_loom.ktir import KtirError
 from torch_loom.ktir.parser import KtirParser
@@ -55,11 +55,36 @@ def test_sets_are_brought_to_one_spelling(text, canonical):
         ("(i) -> (i / 64, i % 64)", "(d0) -> (d0 floordiv 64, d0 mod 64)"),
         ("(i) -> ((i ceildiv 4) * 4)", "(d0) -> ((d0 ceildiv 4) * 4)"),
         ("(i) -> (7 floordiv 2, i mod 1, i floordiv 1)", "(d0) -> (3, 0, d0)"),
+        ("(i, j) -> ((i * 8 + j + 4) floordiv 4)", "(d0, d1) -> (d0 * 2 + d1 floordiv 4 + 1)"),
+        ("(i, j) -> ((i * 8 + j + 5) mod 4)", "(d0, d1) -> ((d1 + 5) mod 4)"),
         ("() -> ()", "() -> ()"),
     ],
 )
 def test_maps_are_brought_to_one_spelling(text, canonical):
     assert format_map(read_map(text)) == canonical
+
+
+@st.composite
+def expressions(draw, depth=3):
+    """An expression over d0, d1 as MLIR text and as Python text."""
+    if depth == 0 or draw(st.booleans()):
+        leaf = draw(st.sampled_from(["d0", "d1", "3", "-2", "8"]))
+        return leaf, leaf
+    (a, pa), kind = draw(expressions(depth - 1)), draw(st.sampled_from(["+", "-", "*", "floordiv", "ceildiv", "mod"]))
+    if kind in "+-":
+        b, pb = draw(expressions(depth - 1))
+        return f"(({a}) {kind} ({b}))", f"(({pa}) {kind} ({pb}))"
+    k = draw(st.integers(-4, 4)) if kind == "*" else draw(st.integers(1, 6))
+    python = {"*": f"(({pa}) * {k})", "floordiv": f"(({pa}) // {k})", "mod": f"(({pa}) % {k})"}
+    return f"(({a}) {kind} {k})", python.get(kind, f"(-(-({pa}) // {k}))")
+
+
+@given(expressions(), st.integers(-30, 30), st.integers(-30, 30))
+def test_normal_form_keeps_the_value(expression, a, b):
+    text, python = expression
+    value = read_map(f"(d0, d1) -> ({text})")
+    assert evaluate_map(value, (a, b)) == (eval(python, {"d0": a, "d1": b}),)
+    assert format_map(read_map(format_map(value))) == format_map(value)
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,10 @@ from torch_loom.ktir import KtirError, load
 SETUP = """
   %x = arith.constant 0 : index
   %n = arith.constant 16 : index
-  %v = ktdp.construct_memory_view %x, sizes: [16, 64], strides: [64, 1] {memory_space = #ktdp.memory_space<global>} : memref<16x64xf16>
-  %i = ktdp.construct_memory_view %x, sizes: [16], strides: [1] {memory_space = #ktdp.memory_space<global>} : memref<16xi32>
+  %v = ktdp.construct_memory_view %x, sizes: [16, 64], strides: [64, 1]
+    {memory_space = #ktdp.memory_space<global>} : memref<16x64xf16>
+  %i = ktdp.construct_memory_view %x, sizes: [16], strides: [1]
+    {memory_space = #ktdp.memory_space<global>} : memref<16xi32>
   %z = arith.constant 0.0 : f16
   %t = tensor.splat %z : tensor<4x64xf16>
 """
@@ -22,8 +24,17 @@ TILE = f"{{access_tile_order = {SAME}, access_tile_set = {BOX}}} : {VIEW} -> !kt
 ALL = "affine_set<(t)[g] : (t >= 0, -t + 3 >= 0, g == 0)>"
 GROUP = "groups = affine_set<(g) : (g == 0)>"
 FUTURE = f"<(tensor<4x64xf16>), {GROUP}>"
-PRODUCE = f"%f = ktdp.inter_tile_produce producer_tiles_per_group = {ALL} -> {FUTURE} {{\n^bb0(%g: index):\n  ktdp.yield_partial %t : tensor<4x64xf16>\n}}\n"
-COMBINER = "{\n^bb0(%l: tensor<4x64xf16>, %r: tensor<4x64xf16>):\n  %s = arith.addf %l, %r : tensor<4x64xf16>\n  ktdp.yield_reduced %s : tensor<4x64xf16>\n}"
+PRODUCE = (
+    f"%f = ktdp.inter_tile_produce producer_tiles_per_group = {ALL} -> {FUTURE} "
+    f"{{\n^bb0(%g: index):\n  ktdp.yield_partial %t : tensor<4x64xf16>\n"
+    f"}}\n"
+)
+COMBINER = (
+    "{\n^bb0(%l: tensor<4x64xf16>, %r: tensor<4x64xf16>):\n"
+    "  %s = arith.addf %l, %r : tensor<4x64xf16>\n"
+    "  ktdp.yield_reduced %s : tensor<4x64xf16>\n"
+    "}"
+)
 
 
 def program(body, attributes="{grid = [4]}", arguments=""):
@@ -89,11 +100,27 @@ def test_generic_form_gives_the_same_op(name, line):
     [
         f"%d = ktdp.inter_tile_consume(%f) consumer_tiles_per_group = {ALL}, producer_dependency_per_consumer = "
         f"affine_set<(p)[c] : (p - c == 0)> : {FUTURE} -> tensor<4x64xf16>",
-        f"%d = ktdp.inter_tile_reduce(%f) consumer_tiles_per_group = {ALL}, identity(%t : tensor<4x64xf16>) : {FUTURE} -> tensor<4x64xf16> {COMBINER}",
-        f"%d = ktdp.inter_tile_gather(%f) consumer_tiles_per_group = {ALL}, gather_dimensions = [0] : {FUTURE} -> tensor<16x64xf16>",
-        f"%d = ktdp.inter_tile_scatter(%f) consumer_tiles_per_group = {ALL}, scatter_dimensions = [0] : {FUTURE} -> tensor<1x64xf16>",
-        f"%d = ktdp.inter_tile_all_to_all(%f) consumer_tiles_per_group = {ALL}, split_dimensions = [1], concat_dimensions = [0] : {FUTURE} -> tensor<16x16xf16>",
-        f"%d = ktdp.inter_tile_reduce_scatter(%f) consumer_tiles_per_group = {ALL}, scatter_dimensions = [0], identity(%t : tensor<4x64xf16>) : {FUTURE} -> tensor<1x64xf16> {COMBINER}",
+        (
+            f"%d = ktdp.inter_tile_reduce(%f) consumer_tiles_per_group = {ALL}, identity(%t "
+            f": tensor<4x64xf16>) : {FUTURE} -> tensor<4x64xf16> {COMBINER}"
+        ),
+        (
+            f"%d = ktdp.inter_tile_gather(%f) consumer_tiles_per_group = {ALL}, gather_dimensions "
+            f"= [0] : {FUTURE} -> tensor<16x64xf16>"
+        ),
+        (
+            f"%d = ktdp.inter_tile_scatter(%f) consumer_tiles_per_group = {ALL}, scatter_dimensions "
+            f"= [0] : {FUTURE} -> tensor<1x64xf16>"
+        ),
+        (
+            f"%d = ktdp.inter_tile_all_to_all(%f) consumer_tiles_per_group = {ALL}, split_dimensions "
+            f"= [1], concat_dimensions = [0] : {FUTURE} -> tensor<16x16xf16>"
+        ),
+        (
+            f"%d = ktdp.inter_tile_reduce_scatter(%f) consumer_tiles_per_group = {ALL}, "
+            f"scatter_dimensions = [0], identity(%t : tensor<4x64xf16>) : {FUTURE} -> tensor<1x64xf16> "
+            f"{COMBINER}"
+        ),
     ],
 )
 def test_all_deliveries_are_read_and_printed(line):
@@ -139,7 +166,11 @@ def test_memory_spaces_have_one_spelling(old, new):
 
 
 def test_a_missing_memory_space_can_be_assumed():
-    text = "func.func @f(%x: index) {\n%v = ktdp.construct_memory_view %x, sizes: [4], strides: [1] {} : memref<4xf16>\nreturn\n}"
+    text = (
+        "func.func @f(%x: index) {\n%v = ktdp.construct_memory_view %x, sizes: [4], "
+        "strides: [1] {} : memref<4xf16>\nreturn\n"
+        "}"
+    )
     with pytest.raises(KtirError, match="KT-V03"):
         load(text)
     assert "memory_space<global>" in str(load(text, assume_memory_space="global"))
@@ -150,7 +181,11 @@ def test_a_missing_memory_space_can_be_assumed():
 
 
 def test_the_register_space_needs_permission():
-    line = "func.func @f(%x: index) {\n%v = ktdp.construct_memory_view %x, sizes: [4], strides: [1] {memory_space = #ktdp.spyre_memory_space<L0>} : memref<4xf16>\nreturn\n}"
+    line = (
+        "func.func @f(%x: index) {\n%v = ktdp.construct_memory_view %x, sizes: [4], "
+        "strides: [1] {memory_space = #ktdp.spyre_memory_space<L0>} : memref<4xf16>\n"
+        "return\n}"
+    )
     with pytest.raises(KtirError, match="KT-P03"):
         load(line)
     assert "memory_space<L0>" in str(load(line, allow_l0=True))
@@ -198,14 +233,20 @@ def test_prose_like_subscripts_are_read():
 def test_old_future_spellings_are_read():
     new = program(
         PRODUCE
-        + f"%d = ktdp.inter_tile_gather(%f) consumer_tiles_per_group = {ALL}, gather_dimensions = [0] : {FUTURE} -> tensor<16x64xf16>"
+        + (
+            f"%d = ktdp.inter_tile_gather(%f) consumer_tiles_per_group = {ALL}, gather_dimensions "
+            f"= [0] : {FUTURE} -> tensor<16x64xf16>"
+        )
     )
     produce = PRODUCE.replace("-> <(", ": tensor<4x64xf16> -> !ktdp.tile_future<").replace(
         "xf16>), groups", "xf16>, groups"
     )
     old = program(
         produce
-        + f"%d = ktdp.inter_tile_gather(%f) consumer_tiles_per_group = {ALL}, gather_dimensions = [0] : !ktdp.tile_future<tensor<4x64xf16>, {GROUP}> -> tensor<16x64xf16>"
+        + (
+            f"%d = ktdp.inter_tile_gather(%f) consumer_tiles_per_group = {ALL}, gather_dimensions "
+            f"= [0] : !ktdp.tile_future<tensor<4x64xf16>, {GROUP}> -> tensor<16x64xf16>"
+        )
     )
     assert old.module.is_structurally_equivalent(new.module)
 
@@ -216,7 +257,9 @@ def test_coreid_becomes_the_linear_id_of_the_grid():
     )
     assert "ktdp.get_compute_tile_id : index\n" in str(one) and "coreid" not in str(one)
     two = load(
-        "func.func @f(%o: index) attributes {grid = [4, 2]} {\n%a = ktdp.coreid : index\n%b = arith.addi %a, %a : index\nreturn\n}"
+        "func.func @f(%o: index) attributes {grid = [4, 2]} {\n"
+        "%a = ktdp.coreid : index\n%b = arith.addi %a, %a : index\n"
+        "return\n}"
     )
     text = str(two)
     assert "ktdp.get_compute_tile_id : index, index" in text and "arith.constant 4 : index" in text
@@ -238,40 +281,70 @@ def test_coreid_becomes_the_linear_id_of_the_grid():
             "KT-V06",
         ),
         (
-            "%a = ktdp.construct_memory_view %x, sizes: [16, 4], strides: [1] {memory_space = #ktdp.memory_space<global>} : memref<16x4xf16>",
+            (
+                "%a = ktdp.construct_memory_view %x, sizes: [16, 4], strides: [1] {memory_space "
+                "= #ktdp.memory_space<global>} : memref<16x4xf16>"
+            ),
             "KT-V01",
         ),
         (
-            "%a = ktdp.construct_memory_view %x, sizes: [16], strides: [1] {memory_space = #ktdp.memory_space<global>} : memref<17xf16>",
+            (
+                "%a = ktdp.construct_memory_view %x, sizes: [16], strides: [1] {memory_space "
+                "= #ktdp.memory_space<global>} : memref<17xf16>"
+            ),
             "KT-V01",
         ),
         (
-            "%a = ktdp.construct_memory_view %x, sizes: [%n], strides: [1] {memory_space = #ktdp.memory_space<global>} : memref<16xf16>",
+            (
+                "%a = ktdp.construct_memory_view %x, sizes: [%n], strides: [1] {memory_space "
+                "= #ktdp.memory_space<global>} : memref<16xf16>"
+            ),
             "KT-V01",
         ),
         (
-            "%a = ktdp.construct_memory_view %x, sizes: [16], strides: [1] {coordinate_set = affine_set<(a, b) : (a == 0, b == 0)>, memory_space = #ktdp.memory_space<global>} : memref<16xf16>",
+            (
+                "%a = ktdp.construct_memory_view %x, sizes: [16], strides: [1] {coordinate_set "
+                "= affine_set<(a, b) : (a == 0, b == 0)>, memory_space = #ktdp.memory_space<global>} "
+                ": memref<16xf16>"
+            ),
             "KT-V02",
         ),
         (
-            "%a = ktdp.construct_memory_view %x, sizes: [16], strides: [1] {memory_space = #ktdp.memory_space<sram>} : memref<16xf16>",
+            (
+                "%a = ktdp.construct_memory_view %x, sizes: [16], strides: [1] {memory_space "
+                "= #ktdp.memory_space<sram>} : memref<16xf16>"
+            ),
             "KT-V03",
         ),
         (
-            "%a = ktdp.construct_memory_view %x, sizes: [16], strides: [1] {memory_space = #ktdp.memory_space<global, ct_id = 1>} : memref<16xf16>",
+            (
+                "%a = ktdp.construct_memory_view %x, sizes: [16], strides: [1] {memory_space "
+                "= #ktdp.memory_space<global, ct_id = 1>} : memref<16xf16>"
+            ),
             "KT-V04",
         ),
         (
-            "%a = ktdp.construct_memory_view %x, sizes: [16], strides: [1] {memory_space = #ktdp.memory_space<ct_local, ct_id = -1>} : memref<16xf16>",
+            (
+                "%a = ktdp.construct_memory_view %x, sizes: [16], strides: [1] {memory_space "
+                "= #ktdp.memory_space<ct_local, ct_id = -1>} : memref<16xf16>"
+            ),
             "KT-V04",
         ),
         (f"%a = ktdp.construct_distributed_memory_view (%v, %i : {VIEW}, memref<16xi32>) : {VIEW}", "KT-V01"),
         (
-            f"%a = ktdp.construct_indirect_access_tile intermediate_variables(%k, %c) %v[ind(%v[%k, %c]), (%c)] {{variables_space_order = {SAME}, variables_space_set = {BOX}}} : {VIEW}, {VIEW} -> !ktdp.access_tile<4x64xindex>",
+            (
+                f"%a = ktdp.construct_indirect_access_tile intermediate_variables(%k, %c) %v[ind(%v[%k, "
+                f"%c]), (%c)] {{variables_space_order = {SAME}, variables_space_set = {BOX}}} "
+                f": {VIEW}, {VIEW} -> !ktdp.access_tile<4x64xindex>"
+            ),
             "KT-V13",
         ),
         (
-            f"%a = ktdp.construct_indirect_access_tile intermediate_variables(%k) %v[(%k), (%k)] {{variables_space_order = {SAME}, variables_space_set = {BOX}}} : {VIEW} -> !ktdp.access_tile<4x64xindex>",
+            (
+                f"%a = ktdp.construct_indirect_access_tile intermediate_variables(%k) %v[(%k), "
+                f"(%k)] {{variables_space_order = {SAME}, variables_space_set = {BOX}}} : {VIEW} "
+                f"-> !ktdp.access_tile<4x64xindex>"
+            ),
             "KT-V02",
         ),
         (
@@ -283,17 +356,26 @@ def test_coreid_becomes_the_linear_id_of_the_grid():
         ("%a = ktdp.lod %v", "KT-P01"),
         (
             PRODUCE
-            + f"%d = ktdp.inter_tile_reduce(%f) consumer_tiles_per_group = {ALL}, identity(%z : f16) : {FUTURE} -> tensor<4x64xf16> {COMBINER}",
+            + (
+                f"%d = ktdp.inter_tile_reduce(%f) consumer_tiles_per_group = {ALL}, identity(%z "
+                f": f16) : {FUTURE} -> tensor<4x64xf16> {COMBINER}"
+            ),
             "KT-V28",
         ),
         (
             PRODUCE
-            + f"%d = ktdp.inter_tile_gather(%f) consumer_tiles_per_group = {ALL}, gather_dimensions = [1, 0] : {FUTURE} -> tensor<16x64xf16>",
+            + (
+                f"%d = ktdp.inter_tile_gather(%f) consumer_tiles_per_group = {ALL}, gather_dimensions "
+                f"= [1, 0] : {FUTURE} -> tensor<16x64xf16>"
+            ),
             "KT-V26",
         ),
         (
             PRODUCE
-            + f"%d = ktdp.inter_tile_gather(%f) consumer_tiles_per_group = {ALL}, gather_dims = [0] : {FUTURE} -> tensor<16x64xf16>",
+            + (
+                f"%d = ktdp.inter_tile_gather(%f) consumer_tiles_per_group = {ALL}, gather_dims "
+                f"= [0] : {FUTURE} -> tensor<16x64xf16>"
+            ),
             "KT-P01",
         ),
     ],

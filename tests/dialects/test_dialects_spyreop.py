@@ -31,7 +31,10 @@ LINES = [
 
 
 def body(line):
-    return f"func.func @f(%a: f16, %b: f16, %i: i32, %l: i64, %t: tensor<64xf16>, %d: !spyreop.df16) {{\n{line}\nreturn\n}}"
+    return (
+        f"func.func @f(%a: f16, %b: f16, %i: i32, %l: i64, %t: tensor<64xf16>, %d: !spyreop.df16) "
+        f"{{\n{line}\nreturn\n}}"
+    )
 
 
 @pytest.mark.parametrize("line", LINES)

@@ -11,7 +11,8 @@ from torch_loom.ktir import KtirError, load
 
 ARGS = (
     "%x: index, %y: index, %i: i32, %j: i32, %b: i1, %a: f32, %h: f16, %m: tensor<4xi1>, %t: tensor<4xf32>, "
-    "%u: tensor<4xf16>, %n: tensor<4xi32>, %w: tensor<4x8xf32>, %p: tensor<8x16xf32>, %q: tensor<4x16xf32>, %d: tensor<?x8xf32>"
+    "%u: tensor<4xf16>, %n: tensor<4xi32>, %w: tensor<4x8xf32>, %p: tensor<8x16xf32>, "
+    "%q: tensor<4x16xf32>, %d: tensor<?x8xf32>"
 )
 
 
@@ -40,9 +41,15 @@ LINES = [
     "%r = math.roundeven %u : tensor<4xf16>",
     "%r = linalg.div ins(%t, %t : tensor<4xf32>, tensor<4xf32>) outs(%t : tensor<4xf32>) -> tensor<4xf32>",
     "%r = linalg.reciprocal ins(%t : tensor<4xf32>) outs(%t : tensor<4xf32>) -> tensor<4xf32>",
-    "%r = linalg.select ins(%m, %t, %t : tensor<4xi1>, tensor<4xf32>, tensor<4xf32>) outs(%t : tensor<4xf32>) -> tensor<4xf32>",
+    (
+        "%r = linalg.select ins(%m, %t, %t : tensor<4xi1>, tensor<4xf32>, tensor<4xf32>) "
+        "outs(%t : tensor<4xf32>) -> tensor<4xf32>"
+    ),
     "%r = linalg.fill ins(%a : f32) outs(%t : tensor<4xf32>) -> tensor<4xf32>",
-    "%r = linalg.matmul ins(%w, %p : tensor<4x8xf32>, tensor<8x16xf32>) outs(%q : tensor<4x16xf32>) -> tensor<4x16xf32>",
+    (
+        "%r = linalg.matmul ins(%w, %p : tensor<4x8xf32>, tensor<8x16xf32>) outs(%q "
+        ": tensor<4x16xf32>) -> tensor<4x16xf32>"
+    ),
     "%r = linalg.transpose ins(%w : tensor<4x8xf32>) outs(%e : tensor<8x4xf32>) permutation = [1, 0]",
     "%r = linalg.broadcast ins(%t : tensor<4xf32>) outs(%w : tensor<4x8xf32>) dimensions = [1]",
     "%r = linalg.reduce { arith.maximumf } ins(%w : tensor<4x8xf32>) outs(%t : tensor<4xf32>) dimensions = [1]",
@@ -82,7 +89,8 @@ def test_long_and_short_reduce_are_one_op():
     )
     long = load(
         f(
-            "%r = linalg.reduce ins(%w : tensor<4x8xf32>) outs(%t : tensor<4xf32>) dimensions = [1] (%in: f32, %init: f32) {\n"
+            "%r = linalg.reduce ins(%w : tensor<4x8xf32>) outs(%t : tensor<4xf32>) dimensions "
+            "= [1] (%in: f32, %init: f32) {\n"
             "%s = arith.addf %init, %in : f32\nlinalg.yield %s : f32\n}"
         )
     )
@@ -93,7 +101,8 @@ def test_long_and_short_reduce_are_one_op():
 
 def test_a_reduce_in_the_other_operand_order_keeps_its_region():
     text = f(
-        "%r = linalg.reduce ins(%w : tensor<4x8xf32>) outs(%t : tensor<4xf32>) dimensions = [1] (%in: f32, %init: f32) {\n"
+        "%r = linalg.reduce ins(%w : tensor<4x8xf32>) outs(%t : tensor<4xf32>) dimensions "
+        "= [1] (%in: f32, %init: f32) {\n"
         "%s = arith.subf %in, %init : f32\nlinalg.yield %s : f32\n}"
     )
     assert "(%in: f32, %init: f32) {" in str(load(text))
@@ -101,7 +110,8 @@ def test_a_reduce_in_the_other_operand_order_keeps_its_region():
 
 def test_result_types_after_transpose_broadcast_and_reduce_are_accepted():
     plain = f(
-        "%e = tensor.empty() : tensor<8x4xf32>\n%r = linalg.transpose ins(%w : tensor<4x8xf32>) outs(%e : tensor<8x4xf32>) permutation = [1, 0]\n"
+        "%e = tensor.empty() : tensor<8x4xf32>\n%r = linalg.transpose ins(%w : tensor<4x8xf32>) "
+        "outs(%e : tensor<8x4xf32>) permutation = [1, 0]\n"
         "%s = linalg.broadcast ins(%t : tensor<4xf32>) outs(%w : tensor<4x8xf32>) dimensions = [1]\n"
         "%v = linalg.reduce { arith.addf } ins(%w : tensor<4x8xf32>) outs(%t : tensor<4xf32>) dimensions = [1]"
     )
@@ -113,7 +123,12 @@ def test_result_types_after_transpose_broadcast_and_reduce_are_accepted():
 
 
 def test_matmul_mixes_half_inputs_and_single_outputs():
-    text = "func.func @f(%a: tensor<?x8xf16>, %b: tensor<8x16xf16>, %c: tensor<?x16xf32>) {\n%r = linalg.matmul ins(%a, %b : tensor<?x8xf16>, tensor<8x16xf16>) outs(%c : tensor<?x16xf32>) -> tensor<?x16xf32>\nreturn\n}"
+    text = (
+        "func.func @f(%a: tensor<?x8xf16>, %b: tensor<8x16xf16>, %c: tensor<?x16xf32>) "
+        "{\n%r = linalg.matmul ins(%a, %b : tensor<?x8xf16>, tensor<8x16xf16>) outs(%c "
+        ": tensor<?x16xf32>) -> tensor<?x16xf32>\n"
+        "return\n}"
+    )
     loaded = load(text)
     assert "arith.extf" in loaded.print(generic=True)
 
@@ -125,7 +140,11 @@ def test_matmul_mixes_half_inputs_and_single_outputs():
         "%r = scf.for %k = %x to %y step %x iter_args(%v = %t) -> (tensor<4xf32>) {\nscf.yield %v : tensor<4xf32>\n}",
         "scf.for %k = %i to %j step %i : i32 {\n}",
         "scf.if %b {\n} else {\n}",
-        "%r = scf.while (%v = %i) : (i32) -> i32 {\nscf.condition(%b) %v : i32\n} do {\n^bb0(%k: i32):\nscf.yield %k : i32\n}",
+        (
+            "%r = scf.while (%v = %i) : (i32) -> i32 {\n"
+            "scf.condition(%b) %v : i32\n} do {\n^bb0(%k: i32):\n"
+            "scf.yield %k : i32\n}"
+        ),
         "scf.while : () -> () {\nscf.condition(%b)\n} do {\nscf.yield\n}",
         "scf.parallel (%k, %l) = (%x, %x) to (%y, %y) step (%x, %x) {\nscf.reduce\n}",
         "scf.forall (%k) = (0) to (%y) step (2) {\n}",
@@ -151,7 +170,10 @@ def test_control_flow_is_read_printed_and_read_again(line):
             "does not fit its indexing map",
         ),
         (
-            "%r = linalg.matmul ins(%w, %w : tensor<4x8xf32>, tensor<4x8xf32>) outs(%q : tensor<4x16xf32>) -> tensor<4x16xf32>",
+            (
+                "%r = linalg.matmul ins(%w, %w : tensor<4x8xf32>, tensor<4x8xf32>) outs(%q "
+                ": tensor<4x16xf32>) -> tensor<4x16xf32>"
+            ),
             "has extent",
         ),
         (
@@ -170,7 +192,10 @@ def test_control_flow_is_read_printed_and_read_again(line):
         ("%r = tensor.extract_slice %w[2, 0] [4, 8] [1, 1] : tensor<4x8xf32> to tensor<4x8xf32>", "covers 2..5"),
         ("%r = tensor.empty() : tensor<?xf32>", "needs 1 sizes"),
         (
-            "%r = scf.for %k = %x to %y step %x iter_args(%v = %t) -> (tensor<4xf32>) {\nscf.yield %u : tensor<4xf16>\n}",
+            (
+                "%r = scf.for %k = %x to %y step %x iter_args(%v = %t) -> (tensor<4xf32>) {\n"
+                "scf.yield %u : tensor<4xf16>\n}"
+            ),
             "yields",
         ),
         ("%r = scf.if %b -> (f32) {\nscf.yield %a : f32\n}", "needs an else branch"),

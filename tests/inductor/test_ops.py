@@ -182,3 +182,15 @@ def test_partial_tiles_do_not_run_into_the_next_batch(length):
         absolute=1e-4,
     )
     check(lambda a: (a.transpose(1, 2) + 1).softmax(-1), x)
+
+
+def test_products_over_one_or_no_element():
+    check(lambda a, b: a @ b, half(5, 1), half(1, 70))
+    check(lambda a, b: a @ b, half(5, 0), half(0, 70))
+    q = half(3, 4, 1, 32)
+    check(lambda q: F.scaled_dot_product_attention(q, q, q), q, roundings=2)
+
+
+def test_empty_tensors():
+    check(lambda a: a + 1, half(0, 70))
+    check(lambda a: a.sum(0), half(0, 70))

@@ -5,7 +5,8 @@ import torch
 
 from torch_loom.integrations.huggingface import cosines, encode, load_minilm
 
-WORDS = "the small red fox runs over a wide green field while two old birds watch from their quiet tree".split()
+TEXT = "the small red fox runs over a wide green field while two old birds watch from their quiet tree"
+WORDS = TEXT.split()
 
 
 @pytest.fixture(scope="module")

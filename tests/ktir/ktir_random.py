@@ -97,7 +97,8 @@ def tiles(draw, number, ids):
     colon = draw(st.sampled_from([":", " :"]))
     v, t = f"v{number}", f"t{number}"
     lines = [
-        f"%{v} = ktdp.construct_memory_view %x, sizes{colon} [{', '.join(sizes)}], strides{colon} [{', '.join(strides)}] "
+        f"%{v} = ktdp.construct_memory_view %x, sizes{colon} [{', '.join(sizes)}], strides{colon} "
+        f"[{', '.join(strides)}] "
         f"{{memory_space = {space}}} : memref<{shape}x{kind}>"
     ]
     symbols = draw(st.integers(0, 1))
@@ -109,7 +110,8 @@ def tiles(draw, number, ids):
     sym = " symbols(%n)" if symbols else ""
     lines.append(
         f"%{t} = ktdp.construct_access_tile %{v}[{subs}]{sym} {{access_tile_order = affine_map<({', '.join(dims)}) -> "
-        f"({', '.join(order)})>, access_tile_set = {local}}} : memref<{shape}x{kind}> -> !ktdp.access_tile<{holes}xindex>"
+        f"({', '.join(order)})>, access_tile_set = {local}}} : memref<{shape}x{kind}> "
+        f"-> !ktdp.access_tile<{holes}xindex>"
     )
     full = draw(st.booleans())
     tile_type = f"!ktdp.access_tile<{holes}xindex>" if full else f"<{holes}xindex>"

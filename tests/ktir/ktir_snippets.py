@@ -51,8 +51,10 @@ def tile(
     dims = ", ".join(f"d{i}" for i in range(len(extents)))
     return (
         f"%{name} = ktdp.construct_access_tile %{of}[{', '.join(base)}] "
-        f"{{access_tile_order = affine_map<({dims}) -> {order or f'({dims})'}>, access_tile_set = {points or box(extents)}}} "
-        f": memref<{'x'.join(map(str, shape))}x{kind}> -> !ktdp.access_tile<{'x'.join(map(str, declared or extents))}xindex>\n"
+        f"{{access_tile_order = affine_map<({dims}) -> {order or f'({dims})'}>, access_tile_set "
+        f"= {points or box(extents)}}} "
+        f": memref<{'x'.join(map(str, shape))}x{kind}> -> "
+        f"!ktdp.access_tile<{'x'.join(map(str, declared or extents))}xindex>\n"
     )
 
 

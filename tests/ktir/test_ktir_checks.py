@@ -65,7 +65,10 @@ BAD = {
         body(
             view("p", "%x", [8, 64])
             + view("q", "%y", [8, 64])
-            + "%d = ktdp.construct_distributed_memory_view (%p, %q : memref<8x64xf16>, memref<8x64xf16>) : memref<8x64xf16>"
+            + (
+                "%d = ktdp.construct_distributed_memory_view (%p, %q : memref<8x64xf16>, memref<8x64xf16>) "
+                ": memref<8x64xf16>"
+            )
         ),
     ),
     "partitions with a hole": (
@@ -73,7 +76,10 @@ BAD = {
         body(
             view("p", "%x", [8, 64])
             + view("q", "%y", [8, 64], points="affine_set<(r, c) : (10 <= r <= 17, 0 <= c <= 63)>")
-            + "%d = ktdp.construct_distributed_memory_view (%p, %q : memref<8x64xf16>, memref<8x64xf16>) : memref<18x64xf16>"
+            + (
+                "%d = ktdp.construct_distributed_memory_view (%p, %q : memref<8x64xf16>, memref<8x64xf16>) "
+                ": memref<18x64xf16>"
+            )
         ),
     ),
     "a union of other extents than declared": (
@@ -81,7 +87,10 @@ BAD = {
         body(
             view("p", "%x", [8, 64])
             + view("q", "%y", [8, 64], points="affine_set<(r, c) : (8 <= r <= 15, 0 <= c <= 63)>")
-            + "%d = ktdp.construct_distributed_memory_view (%p, %q : memref<8x64xf16>, memref<8x64xf16>) : memref<17x64xf16>"
+            + (
+                "%d = ktdp.construct_distributed_memory_view (%p, %q : memref<8x64xf16>, memref<8x64xf16>) "
+                ": memref<17x64xf16>"
+            )
         ),
     ),
     "another tile's LX that does not exist": ("KT-V04", body(view("v", "%x", [16], space="ct_local, ct_id = 9"))),
@@ -100,7 +109,11 @@ BAD = {
         "KT-L02",
         body(
             view("v", "%x", [16], points="affine_set<(r) : (4 <= r <= 19)>")
-            + "%a = ktdp.construct_access_tile %v[4] {access_tile_order = affine_map<(d0) -> (d0)>, access_tile_set = affine_set<(r) : (r == 0)>} : memref<16xf16> -> !ktdp.access_tile<1xindex>"
+            + (
+                "%a = ktdp.construct_access_tile %v[4] {access_tile_order = affine_map<(d0) "
+                "-> (d0)>, access_tile_set = affine_set<(r) : (r == 0)>} : memref<16xf16> -> "
+                "!ktdp.access_tile<1xindex>"
+            )
         ),
     ),
     "baked buffers that overlap": (
@@ -122,8 +135,10 @@ BAD = {
     "a reduction from an empty tensor without identity": (
         "KT-V14",
         body(
-            "%c = arith.constant 0.0 : f32\n%t = tensor.splat %c : tensor<4x8xf32>\n%e = tensor.empty() : tensor<4xf32>\n"
-            "%r = linalg.reduce ins(%t : tensor<4x8xf32>) outs(%e : tensor<4xf32>) dimensions = [1] (%in: f32, %init: f32) {\n"
+            "%c = arith.constant 0.0 : f32\n%t = tensor.splat %c : tensor<4x8xf32>\n"
+            "%e = tensor.empty() : tensor<4xf32>\n"
+            "%r = linalg.reduce ins(%t : tensor<4x8xf32>) outs(%e : tensor<4xf32>) dimensions "
+            "= [1] (%in: f32, %init: f32) {\n"
             "%s = arith.subf %in, %init : f32\n%q = arith.mulf %s, %s : f32\nlinalg.yield %q : f32\n}"
         ),
     ),
@@ -143,7 +158,10 @@ BAD = {
         "KT-L05",
         body(
             ME
-            + "%c = arith.constant 0.0 : f16\n%t = tensor.splat %c : tensor<1x64xf16>\n%z = arith.addf %t, %t : tensor<1x64xf16>\n"
+            + (
+                "%c = arith.constant 0.0 : f16\n%t = tensor.splat %c : tensor<1x64xf16>\n"
+                "%z = arith.addf %t, %t : tensor<1x64xf16>\n"
+            )
             + view("v", "%x", [4, 64])
             + tile("a", "v", [4, 64], ["%me", "0"], [1, 64])
             + "ktdp.store %z, %a : tensor<1x64xf16>, <1x64xindex>\n"
@@ -154,14 +172,22 @@ BAD = {
     "a future used twice": (
         "KT-V21",
         exchange(
-            deliver=f"%d = ktdp.inter_tile_gather(%f) consumer_tiles_per_group = {ALL}, gather_dimensions = [0] : FUTURE -> tensor<16x64xf16>\n%e = ktdp.inter_tile_gather(%f) consumer_tiles_per_group = {ALL}, gather_dimensions = [0] : FUTURE -> tensor<16x64xf16>"
+            deliver=(
+                f"%d = ktdp.inter_tile_gather(%f) consumer_tiles_per_group = {ALL}, gather_dimensions "
+                f"= [0] : FUTURE -> tensor<16x64xf16>\n%e = ktdp.inter_tile_gather(%f) consumer_tiles_per_group "
+                f"= {ALL}, gather_dimensions = [0] : FUTURE -> tensor<16x64xf16>"
+            )
         ),
     ),
     "a future never used": ("KT-V21", exchange(deliver="")),
     "a future used in another block": (
         "KT-V21",
         exchange(
-            deliver=f"%t1 = arith.constant true\nscf.if %t1 {{\n%d = ktdp.inter_tile_gather(%f) consumer_tiles_per_group = {ALL}, gather_dimensions = [0] : FUTURE -> tensor<16x64xf16>\n}}"
+            deliver=(
+                f"%t1 = arith.constant true\nscf.if %t1 {{\n"
+                f"%d = ktdp.inter_tile_gather(%f) consumer_tiles_per_group = {ALL}, gather_dimensions "
+                f"= [0] : FUTURE -> tensor<16x64xf16>\n}}"
+            )
         ),
     ),
     "producers of two groups": (
@@ -226,7 +252,10 @@ BAD = {
     "computation in a produce region": (
         "KT-L04",
         exchange(
-            region="%q = linalg.add ins(%t, %t : tensor<4x64xf16>, tensor<4x64xf16>) outs(%t : tensor<4x64xf16>) -> tensor<4x64xf16>"
+            region=(
+                "%q = linalg.add ins(%t, %t : tensor<4x64xf16>, tensor<4x64xf16>) outs(%t : "
+                "tensor<4x64xf16>) -> tensor<4x64xf16>"
+            )
         ),
     ),
 }
@@ -288,7 +317,9 @@ def test_compat_takes_the_first_coordinate():
 
 def test_a_dynamic_tensor_without_a_bound_is_noted_until_a_bound_is_given():
     text = body(
-        "%t = tensor.empty(%n) : tensor<?x64xf16>\n%c = arith.constant 0.0 : f16\n%u = linalg.fill ins(%c : f16) outs(%t : tensor<?x64xf16>) -> tensor<?x64xf16>"
+        "%t = tensor.empty(%n) : tensor<?x64xf16>\n"
+        "%c = arith.constant 0.0 : f16\n%u = linalg.fill ins(%c : f16) outs(%t : tensor<?x64xf16>) "
+        "-> tensor<?x64xf16>"
     )
     assert [d.code for d in findings(text)] == ["KT-V16"]
     assert findings(text, bounds={"n": 64}) == []
@@ -297,7 +328,8 @@ def test_a_dynamic_tensor_without_a_bound_is_noted_until_a_bound_is_given():
 
 def test_strict_reports_old_spellings_with_the_new_one():
     text = body(
-        "%v = ktdp.construct_memory_view %x, sizes: [4], strides: [1] {memory_space = #ktdp.spyre_memory_space<HBM>} : memref<4xf16>"
+        "%v = ktdp.construct_memory_view %x, sizes: [4], strides: [1] {memory_space "
+        "= #ktdp.spyre_memory_space<HBM>} : memref<4xf16>"
     )
     (found,) = findings(text, strict=True)
     assert found.code == "KT-S01" and "#ktdp.memory_space<global>" in found.message
@@ -320,13 +352,20 @@ def test_all_errors_of_a_program_are_reported_not_only_the_first():
 
 
 def test_uses_before_definitions_are_found():
-    text = 'func.func @f(%a: f32) {\n%b = "arith.addf"(%c, %a) : (f32, f32) -> f32\n%c = arith.addf %a, %a : f32\nreturn\n}'
+    text = (
+        'func.func @f(%a: f32) {\n%b = "arith.addf"(%c, %a) : (f32, f32) -> f32\n'
+        "%c = arith.addf %a, %a : f32\nreturn\n}"
+    )
     (found,) = findings(text)
     assert found.code == "KT-V18" and "%c" in found.message
 
 
 def test_values_of_a_region_are_not_visible_outside():
-    text = "func.func @f(%x: index, %p: i1) {\nscf.if %p {\n%k = arith.addi %x, %x : index\n}\n%m = arith.addi %k, %x : index\nreturn\n}"
+    text = (
+        "func.func @f(%x: index, %p: i1) {\nscf.if %p {\n"
+        "%k = arith.addi %x, %x : index\n}\n%m = arith.addi %k, %x : index\n"
+        "return\n}"
+    )
     with pytest.raises(Exception, match="never defined"):
         load(text)
 

@@ -80,8 +80,15 @@ def test_several_values_travel_in_one_future():
         + tile("at", "v", [16, 64], ["%me * 4", "0"], [4, 64])
         + "%t = ktdp.load %at : <4x64xindex> -> tensor<4x64xf16>\n"
         + "%i = arith.index_cast %me : index to i32\n%s = tensor.splat %i : tensor<1xi32>\n"
-        + f"%f = ktdp.inter_tile_produce producer_tiles_per_group = {ALL} -> {future} {{\n^bb0(%g: index):\nktdp.yield_partial %t, %s : tensor<4x64xf16>, tensor<1xi32>\n}}\n"
-        + f"%a, %b = ktdp.inter_tile_gather(%f) consumer_tiles_per_group = {ALL}, gather_dimensions = [0] : {future} -> tensor<16x64xf16>, tensor<4xi32>\n"
+        + (
+            f"%f = ktdp.inter_tile_produce producer_tiles_per_group = {ALL} -> {future} "
+            f"{{\n^bb0(%g: index):\nktdp.yield_partial %t, %s : tensor<4x64xf16>, tensor<1xi32>\n"
+            f"}}\n"
+        )
+        + (
+            f"%a, %b = ktdp.inter_tile_gather(%f) consumer_tiles_per_group = {ALL}, gather_dimensions "
+            f"= [0] : {future} -> tensor<16x64xf16>, tensor<4xi32>\n"
+        )
         + "%c = tensor.expand_shape %b [[0, 1]] output_shape [1, 4] : tensor<4xi32> into tensor<1x4xi32>\n"
         + tile("to", "k", [4, 4], ["%me", "0"], [1, 4], kind="i32")
         + "ktdp.store %c, %to : tensor<1x4xi32>, <1x4xindex>"
@@ -101,7 +108,10 @@ def test_the_result_is_undefined_on_tiles_that_do_not_consume():
 def test_tiles_that_wait_for_each_other_are_named():
     text = exchange().replace(
         "%f = ktdp.inter_tile_produce",
-        "%c0 = arith.constant 0 : index\n%one = arith.cmpi eq, %me, %c0 : index\nscf.if %one {\n%f = ktdp.inter_tile_produce",
+        (
+            "%c0 = arith.constant 0 : index\n%one = arith.cmpi eq, %me, %c0 : index\n"
+            "scf.if %one {\n%f = ktdp.inter_tile_produce"
+        ),
         1,
     )
     lines = text.split("\n")

@@ -175,7 +175,11 @@ def test_a_literal_that_rounds_away_is_a_warning():
 
 
 def test_generic_form_of_every_region_op_is_read():
-    text = '"builtin.module"() ({\n"func.func"() <{function_type = () -> (), sym_name = "f"}> ({\n"func.return"() : () -> ()\n}) {grid = [4]} : () -> ()\n}) : () -> ()'
+    text = (
+        '"builtin.module"() ({\n"func.func"() <{function_type = () -> (), sym_name '
+        '= "f"}> ({\n"func.return"() : () -> ()\n}) {grid = [4]} : () -> ()\n'
+        "}) : () -> ()"
+    )
     assert same(text, "module {\nfunc.func @f() attributes {grid = [4]} {\nreturn\n}\n}")
 
 
@@ -186,7 +190,8 @@ def test_properties_may_stand_in_the_attribute_dictionary():
 
 def test_unknown_ops_in_generic_form_survive_but_are_reported():
     text = f(
-        '%b = "my.op"(%a) <{k = 3 : i32}> ({\n^bb0(%q: index):\n  "my.end"() : () -> ()\n}) {note = "x"} : (f16) -> !my.type<"a>b", 3>'
+        '%b = "my.op"(%a) <{k = 3 : i32}> ({\n^bb0(%q: index):\n'
+        '  "my.end"() : () -> ()\n}) {note = "x"} : (f16) -> !my.type<"a>b", 3>'
     )
     loaded = load(text, verify=False)
     again = load(str(loaded), verify=False)

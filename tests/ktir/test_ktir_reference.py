@@ -99,7 +99,10 @@ def test_scalar_index_arithmetic_has_64_bits(a, b, op):
     if ("div" in op or "rem" in op) and b == 0:
         b = 1
     text = view("v", "%z", [1], kind="i64") + tile("t", "v", [1], ["0"], [1], kind="i64")
-    text += f"%r = {op} %a, %b : index\n%i = arith.index_cast %r : index to i64\n%u = tensor.splat %i : tensor<1xi64>\nktdp.store %u, %t : tensor<1xi64>, <1xindex>"
+    text += (
+        f"%r = {op} %a, %b : index\n%i = arith.index_cast %r : index to i64\n"
+        f"%u = tensor.splat %i : tensor<1xi64>\nktdp.store %u, %t : tensor<1xi64>, <1xindex>"
+    )
     program = load(body(text, arguments="%a: index, %b: index, %z: index", grid=None))
     assert program.run(a=a, b=b, z=np.zeros(1, np.int64))["z"][0] == wrap(INTEGER[op](a, b, 64), 64)
 
@@ -170,12 +173,33 @@ def test_remainder_has_the_sign_of_the_dividend():
 
 
 FUNCTIONS = {
-    "exp": math.exp, "exp2": lambda x: 2**x, "expm1": math.expm1, "log": math.log, "log2": math.log2, "log1p": math.log1p,
-    "log10": math.log10, "sqrt": math.sqrt, "rsqrt": lambda x: 1 / math.sqrt(x), "tanh": math.tanh, "erf": math.erf,
-    "erfc": math.erfc, "absf": abs, "ceil": math.ceil, "floor": math.floor, "sin": math.sin, "cos": math.cos,
-    "tan": math.tan, "atan": math.atan, "sinh": math.sinh, "cosh": math.cosh, "asinh": math.asinh, "cbrt": lambda x: x ** (1 / 3),
-    "roundeven": round, "trunc": math.trunc, "round": lambda x: math.floor(x + 0.5),
-}  # fmt: skip
+    "exp": math.exp,
+    "exp2": lambda x: 2**x,
+    "expm1": math.expm1,
+    "log": math.log,
+    "log2": math.log2,
+    "log1p": math.log1p,
+    "log10": math.log10,
+    "sqrt": math.sqrt,
+    "rsqrt": lambda x: 1 / math.sqrt(x),
+    "tanh": math.tanh,
+    "erf": math.erf,
+    "erfc": math.erfc,
+    "absf": abs,
+    "ceil": math.ceil,
+    "floor": math.floor,
+    "sin": math.sin,
+    "cos": math.cos,
+    "tan": math.tan,
+    "atan": math.atan,
+    "sinh": math.sinh,
+    "cosh": math.cosh,
+    "asinh": math.asinh,
+    "cbrt": lambda x: x ** (1 / 3),
+    "roundeven": round,
+    "trunc": math.trunc,
+    "round": lambda x: math.floor(x + 0.5),
+}
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -352,7 +376,8 @@ def test_reading_an_empty_tensor_is_an_error():
 
 def test_a_partly_inserted_tensor_can_be_sliced_where_it_has_values():
     text = (
-        "%c = arith.constant 2.0 : f16\n%h = tensor.splat %c : tensor<2x64xf16>\n%e = tensor.empty() : tensor<4x64xf16>\n"
+        "%c = arith.constant 2.0 : f16\n%h = tensor.splat %c : tensor<2x64xf16>\n"
+        "%e = tensor.empty() : tensor<4x64xf16>\n"
         "%p = tensor.insert_slice %h into %e[0, 0] [2, 64] [1, 1] : tensor<2x64xf16> into tensor<4x64xf16>\n"
         "%s = tensor.extract_slice %p[ROW, 0] [2, 64] [1, 1] : tensor<4x64xf16> to tensor<2x64xf16>\n"
         "%r = arith.addf %s, %s : tensor<2x64xf16>"
@@ -365,7 +390,8 @@ REDUCE = (
     view("v", "%x", [4, 8], kind="KIND")
     + tile("a", "v", [4, 8], ["0", "0"], [4, 8], kind="KIND")
     + "%b = ktdp.load %a : <4x8xindex> -> tensor<4x8xKIND>\n"
-    "%e = tensor.empty() : tensor<4xKIND>\n%r = linalg.reduce { OP } ins(%b : tensor<4x8xKIND>) outs(%e : tensor<4xKIND>) dimensions = [1]\n"
+    "%e = tensor.empty() : tensor<4xKIND>\n%r = linalg.reduce { OP } ins(%b : tensor<4x8xKIND>) "
+    "outs(%e : tensor<4xKIND>) dimensions = [1]\n"
     + view("w", "%y", [4], kind="KIND")
     + tile("c", "w", [4], ["0"], [4], kind="KIND")
     + "ktdp.store %r, %c : tensor<4xKIND>, <4xindex>"
@@ -488,9 +514,14 @@ def test_promises_of_runtime_arguments_are_checked(value, fine):
 
 def test_one_parsed_module_runs_for_several_sizes():
     text = (
-        "%v = ktdp.construct_memory_view %x, sizes: [%n], strides: [1] {memory_space = #ktdp.memory_space<global>} : memref<?xf32>\n"
-        "%a = ktdp.construct_access_tile %v[0] symbols(%n) {access_tile_order = affine_map<(d0) -> (d0)>, access_tile_set = affine_set<(i)[s] : (0 <= i, i <= s - 1)>} : memref<?xf32> -> !ktdp.access_tile<?xindex>\n"
-        "%b = ktdp.load %a : <?xindex> -> tensor<?xf32>\n%c = arith.addf %b, %b : tensor<?xf32>\nktdp.store %c, %a : tensor<?xf32>, <?xindex>"
+        "%v = ktdp.construct_memory_view %x, sizes: [%n], strides: [1] {memory_space "
+        "= #ktdp.memory_space<global>} : memref<?xf32>\n"
+        "%a = ktdp.construct_access_tile %v[0] symbols(%n) {access_tile_order = affine_map<(d0) "
+        "-> (d0)>, access_tile_set = affine_set<(i)[s] : (0 <= i, i <= s - 1)>} : memref<?xf32> "
+        "-> !ktdp.access_tile<?xindex>\n"
+        "%b = ktdp.load %a : <?xindex> -> tensor<?xf32>\n"
+        "%c = arith.addf %b, %b : tensor<?xf32>\nktdp.store %c, %a : tensor<?xf32>, "
+        "<?xindex>"
     )
     program = load(body(text, grid=None, arguments="%x: index, %n: index"))
     for size in (1, 7, 130):
@@ -500,10 +531,17 @@ def test_one_parsed_module_runs_for_several_sizes():
 
 def test_the_first_grid_dim_is_the_fastest():
     text = (
-        "%i, %j = ktdp.get_compute_tile_id : index, index\n%c4 = arith.constant 4 : index\n%r = arith.muli %j, %c4 : index\n%l = arith.addi %r, %i : index\n"
+        (
+            "%i, %j = ktdp.get_compute_tile_id : index, index\n"
+            "%c4 = arith.constant 4 : index\n%r = arith.muli %j, %c4 : index\n"
+            "%l = arith.addi %r, %i : index\n"
+        )
         + view("v", "%x", [8], kind="i32")
         + tile("t", "v", [8], ["%l"], [1], kind="i32")
-        + "%k = arith.index_cast %l : index to i32\n%s = tensor.splat %k : tensor<1xi32>\nktdp.store %s, %t : tensor<1xi32>, <1xindex>"
+        + (
+            "%k = arith.index_cast %l : index to i32\n"
+            "%s = tensor.splat %k : tensor<1xi32>\nktdp.store %s, %t : tensor<1xi32>, <1xindex>"
+        )
     )
     program = load(body(text, grid="[4, 2]", arguments="%x: index"))
     assert program.run(x=np.zeros(8, np.int32))["x"].tolist() == list(range(8))
@@ -527,8 +565,10 @@ def test_colliding_scatter_takes_the_last_point_and_can_be_reported():
             + view("z", "%z", [8, 64], kind="f32")
             + tile("a", "v", [8, 64], ["0", "0"], [4, 64], kind="f32")
             + "%b = ktdp.load %a : <4x64xindex> -> tensor<4x64xf32>\n"
-            "%s = ktdp.construct_indirect_access_tile intermediate_variables(%k, %c) %z0[ind(%i[%k]), (%c)] {variables_space_order = affine_map<(d0, d1) -> (d0, d1)>, "
-            "variables_space_set = affine_set<(k, c) : (0 <= k <= 3, 0 <= c <= 63)>} : memref<8x64xf32>, memref<4xi32> -> !ktdp.access_tile<4x64xindex>\n"
+            "%s = ktdp.construct_indirect_access_tile intermediate_variables(%k, %c) %z0[ind(%i[%k]), "
+            "(%c)] {variables_space_order = affine_map<(d0, d1) -> (d0, d1)>, "
+            "variables_space_set = affine_set<(k, c) : (0 <= k <= 3, 0 <= c <= 63)>} : "
+            "memref<8x64xf32>, memref<4xi32> -> !ktdp.access_tile<4x64xindex>\n"
             "ktdp.store %b, %s : tensor<4x64xf32>, <4x64xindex>"
         )
         .replace("%i = ktdp", "%i0 = ktdp")

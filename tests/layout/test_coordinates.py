@@ -118,8 +118,7 @@ def test_coordinates_give_back_the_host_offset_at_every_point(drawn, data):
         values = dict(zip(names, point, strict=True))
         at = tuple(evaluate(c, values) for c in access)
         host = sum(
-            (start + x * step) * stride
-            for x, start, step, stride in zip(point, starts, steps, strides, strict=True)
+            (start + x * step) * stride for x, start, step, stride in zip(point, starts, steps, strides, strict=True)
         )
         assert all(0 <= c < extent for c, extent in zip(at, layout.device_size, strict=True))
         assert sum(c * step for c, step in zip(at, layout.stride_map, strict=True) if step > 0) == host

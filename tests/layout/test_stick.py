@@ -127,9 +127,7 @@ def test_printing_has_the_public_form_and_evaluates_back():
     assert repr(layout) == (
         "SpyreTensorLayout(device_size=[3, 64], stride_map =[64, 1], device_dtype=DataFormats.SEN169_FP16)"
     )
-    arranged = SpyreTensorLayout(
-        [1, 2, 64], [64, 64, 1], DataFormats.SEN169_FP16, ElementArrangement.FP32_TO_DL16
-    )
+    arranged = SpyreTensorLayout([1, 2, 64], [64, 64, 1], DataFormats.SEN169_FP16, ElementArrangement.FP32_TO_DL16)
     for value in (layout, arranged):
         assert eval(repr(value)) == value
 

@@ -74,9 +74,7 @@ def test_an_empty_tensor_moves_nothing():
 
 
 def test_the_end_of_a_row_is_padding_and_not_the_next_row():
-    device = {
-        d: h for h, d in pairs(SpyreTensorLayout((5, 100, 150), "float16"), [5, 100, 150], [15000, 150, 1])
-    }
+    device = {d: h for h, d in pairs(SpyreTensorLayout((5, 100, 150), "float16"), [5, 100, 150], [15000, 150, 1])}
     # Row 0, tile 2, lane 21 is column 149; lane 40 would be column 168.
     assert device[2 * 320 + 21] == 149
     assert 2 * 320 + 40 not in device
@@ -98,8 +96,7 @@ def test_the_three_descriptions_agree(drawn, to_device):
 def test_every_element_has_exactly_one_place(drawn):
     layout, size, strides = drawn
     elements = sorted(
-        sum(x * s for x, s in zip(point, strides, strict=True))
-        for point in itertools.product(*map(range, size))
+        sum(x * s for x, s in zip(point, strides, strict=True)) for point in itertools.product(*map(range, size))
     )
     found = pairs(layout, size, strides)
     assert sorted(host for host, _ in found) == elements

@@ -11,9 +11,7 @@ from torch_loom.spyrecode.model import Program, Unit
 
 @pytest.fixture
 def kernel(tmp_path):
-    program = Program(
-        "k", arch.load("spyre-mini").profile(), 1, (), (), (), (), (), (), dict.fromkeys(Unit, ())
-    )
+    program = Program("k", arch.load("spyre-mini").profile(), 1, (), (), (), (), (), (), dict.fromkeys(Unit, ()))
     spyrecode.write_dir(tmp_path / "cache" / "k", program, debug={"schedule.mlir": "s"})
     return Kernel("k", "the ktir", "the schedule", "the dataflow", tmp_path / "cache" / "k")
 

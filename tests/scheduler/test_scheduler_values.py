@@ -52,24 +52,23 @@ def close(actual: np.ndarray, expected: np.ndarray, steps: float = 1.0, atol: fl
 ODD = st.sampled_from([1, 2, 31, 32, 63, 64, 65, 100, 130])
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=16, deadline=None)
 @given(
     columns=ODD,
     rows=st.integers(0, 40),
     tile=st.sampled_from([1, 3, 8]),
+    cores=st.sampled_from([1, 2, 4, 32]),
     buffers=st.sampled_from([1, 2, 3]),
     corelets=st.sampled_from([1, 2]),
+    overlap=st.booleans(),
 )
-def test_elementwise_rows(columns: int, rows: int, tile: int, buffers: int, corelets: int) -> None:
-    c = build(kernels.add(columns, tile), buffers=buffers, corelets=corelets)
+def test_elementwise_rows(
+    columns: int, rows: int, tile: int, cores: int, buffers: int, corelets: int, overlap: bool
+) -> None:
+    c = build(kernels.add(columns, tile, cores), buffers=buffers, corelets=corelets, overlap=overlap)
     x, z = data((rows, columns)), data((rows, columns), 1)
-    out = run_all(
-        c,
-        x=pad_rows(x, 64),
-        z=pad_rows(z, 64),
-        y=np.zeros((rows, kernels.pitch(columns)), np.float32),
-        n=rows,
-    )
+    y = np.zeros((rows, kernels.pitch(columns)), np.float32)
+    out = run_all(c, x=pad_rows(x, 64), z=pad_rows(z, 64), y=y, n=rows)
     close(out["y"][:, :columns], x * np.float32(0.5) + z)
 
 
@@ -316,3 +315,34 @@ def test_what_cannot_be_cut_reports_the_live_set() -> None:
         scheduler.ScheduleError, match=r"do not fit into LX: \d+ bytes live, 65536 available: .*load of x"
     ):
         build(kernels.row_total(200000, 1), chip=arch.load("spyre-mini"))
+
+
+def test_a_value_takes_the_place_of_the_last_one_it_is_computed_from() -> None:
+    c = build(kernels.attention(64, 64, 1))
+    scores = [b for b in c.program.blocks if b.name.startswith("t") and b.bytes == 64 * 64 * 4]
+    assert len(scores) == 2 and scores[0].address == scores[1].address
+
+
+def big_softmax(rows: int) -> str:
+    """Softmax of a whole tile of rows, without a loop."""
+    b = kernels.KernelBuilder("big", 2)
+    x, y = b.buffer("x"), b.buffer("y")
+    vx, vy = (b.view(v, [2 * rows, 256], [256, 1], "f16") for v in (x, y))
+    at, shape = [b.mul(b.tile_id(), rows), 0], [rows, 256]
+    f = kernels.up(b, b.load(vx, at, shape))
+    e = b.op("math.exp", b.op("arith.subf", f, b.broadcast(b.reduce("arith.maximumf", f, [1]), shape, [1])))
+    s = b.broadcast(b.reduce("arith.addf", e, [1]), shape, [1])
+    b.store(kernels.down(b, b.op("arith.divf", e, s)), vy, at, shape)
+    return b.text()
+
+
+def test_a_body_that_runs_once_is_cut_to_overlap() -> None:
+    text = big_softmax(128)
+    x = data((256, 256))
+    e = np.exp(x - x.max(1, keepdims=True))
+    compiled = {o: build(text, overlap=o) for o in (True, False)}
+    for c in compiled.values():
+        close(run_all(c, x=x, y=np.zeros_like(x))["y"], e / e.sum(1, keepdims=True), 1.1)
+    phases = {o: {b.name[0]: b.phases for b in c.program.blocks} for o, c in compiled.items()}
+    assert (phases[True]["b"], phases[False]["b"]) == (2, 1)
+    assert compiled[True].time().ns < compiled[False].time().ns

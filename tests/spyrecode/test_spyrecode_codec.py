@@ -126,9 +126,7 @@ def test_header_as_documented():
 
 def test_instruction_words_as_documented():
     """The MNISU stream of add_rows, word by word from docs/spyrecode.md."""
-    unit = next(
-        b for (t, _), b in sections(encode(add_rows())).items() if t == b"UNIT" and b[0] == Unit.MNISU
-    )
+    unit = next(b for (t, _), b in sections(encode(add_rows())).items() if t == b"UNIT" and b[0] == Unit.MNISU)
     words = struct.unpack(f"<{len(unit) // 4}I", unit)
 
     def op(kind: int, payload: int) -> int:
@@ -468,9 +466,7 @@ def test_broken_rules_are_refused_by_name(rule):
     assert error.value.code == "SC-E17"
 
 
-@pytest.mark.parametrize(
-    "profile", [Profile("x", 0, 2, 65536), Profile("x", 4, 9, 65536), Profile("x", 4, 2, 100)]
-)
+@pytest.mark.parametrize("profile", [Profile("x", 0, 2, 65536), Profile("x", 4, 9, 65536), Profile("x", 4, 2, 100)])
 def test_impossible_profiles_are_refused(profile):
     with pytest.raises(SpyreCodeError) as error:
         encode(dataclasses.replace(ROWS, profile=profile, cores=1))
@@ -528,9 +524,7 @@ def test_operators_keep_their_grouping():
     assert ".guard (s0 - s1) - s2 >= 0" in text
     assert ".guard s0 - (s1 - s2) == 0" in text
     assert assemble(text) == program
-    loose = text.replace("(s0 - s1) - s2", "s0 - s1 - s2").replace(
-        "s0 - (s1 - s2) == 0", "s0 - (s1 - s2) + 2 * 3 == 0"
-    )
+    loose = text.replace("(s0 - s1) - s2", "s0 - s1 - s2").replace("s0 - (s1 - s2) == 0", "s0 - (s1 - s2) + 2 * 3 == 0")
     assert assemble(loose).guards[0] == program.guards[0]
     assert assemble(loose).guards[1].expr == ex("s0", "s1", "s2", "-", "-", 2, 3, "*", "+")
 

@@ -144,9 +144,7 @@ RULES = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("code", "change", "words"), RULES, ids=[f"{c}-{i}" for i, (c, _, _) in enumerate(RULES)]
-)
+@pytest.mark.parametrize(("code", "change", "words"), RULES, ids=[f"{c}-{i}" for i, (c, _, _) in enumerate(RULES)])
 def test_every_rule_has_a_violating_plan(code, change, words):
     with pytest.raises(SpyreCodeError, match=words) as error:
         plan.loads(broken(change), "somewhere/spyrecode.json")

@@ -37,9 +37,7 @@ def assemble(
 @disasm_app.command("disasm")
 def disassemble(
     path: Annotated[Path, typer.Argument(help="SpyreCode directory or binary file.")],
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="File to write instead of printing.")
-    ] = None,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="File to write instead of printing.")] = None,
 ) -> None:
     """Print a SpyreCode directory or binary as text that 'loom asm' reads back."""
     from torch_loom import spyrecode

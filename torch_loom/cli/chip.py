@@ -19,9 +19,7 @@ def _group() -> None:
 @app.command("show")
 def show(
     chip: Annotated[str, typer.Argument(help="Preset name or path of a TOML file.")] = "spyre",
-    drawing: Annotated[
-        bool, typer.Option("--drawing", help="Only the drawing, without the parameter table.")
-    ] = False,
+    drawing: Annotated[bool, typer.Option("--drawing", help="Only the drawing, without the parameter table.")] = False,
 ) -> None:
     """Draw a chip and list its parameters with where each number comes from."""
     from torch_loom import arch

@@ -40,9 +40,7 @@ def demo(
         list[str] | None, typer.Argument(help="Sentences to encode; default: eight, short and long.")
     ] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="File for the figures.")] = None,
-    artifacts: Annotated[
-        Path, typer.Option("--artifacts", help="Folder for the kernels at every level.")
-    ] = ARTIFACTS,
+    artifacts: Annotated[Path, typer.Option("--artifacts", help="Folder for the kernels at every level.")] = ARTIFACTS,
     batch: Annotated[int | None, typer.Option("--batch", help="Sentences per batch; default: all.")] = None,
     dtype: Annotated[str, typer.Option("--dtype", help="Type of the model on the device.")] = "float16",
 ) -> None:

@@ -61,24 +61,43 @@ def _collect(expr: AffineExpr, factor: int, terms: dict[AffineExpr, int]) -> int
             raise ValueError("product of two variables is not affine")
         return _collect(other, factor * scalar.value, terms)
     division = _normal_division(expr)
-    if isinstance(division, AffineBinaryOpExpr) and division.kind in _DIVISIONS:
-        terms[division] = terms.get(division, 0) + factor
+    return _collect_normal(division, factor, terms)
+
+
+def _collect_normal(expr: AffineExpr, factor: int, terms: dict[AffineExpr, int]) -> int:
+    """Collect an expression whose divisions are normal already."""
+    if isinstance(expr, AffineBinaryOpExpr) and expr.kind in _DIVISIONS:
+        terms[expr] = terms.get(expr, 0) + factor
         return 0
-    return _collect(division, factor, terms)
+    if isinstance(expr, AffineBinaryOpExpr) and expr.kind is ADD:
+        return _collect_normal(expr.lhs, factor, terms) + _collect_normal(expr.rhs, factor, terms)
+    if isinstance(expr, AffineBinaryOpExpr):
+        assert expr.kind is MUL and isinstance(expr.rhs, AffineConstantExpr)
+        return _collect_normal(expr.lhs, factor * expr.rhs.value, terms)
+    return _collect(expr, factor, terms)
 
 
 def _normal_division(expr: AffineBinaryOpExpr) -> AffineExpr:
-    """Fold divisions of constants and by one; everything else keeps its operator over a normal dividend."""
-    dividend, divisor = normalise(expr.lhs), expr.rhs
-    if not isinstance(divisor, AffineConstantExpr):
+    """A division over a normal dividend: multiples of the divisor are taken out, constants are folded."""
+    if not isinstance(expr.rhs, AffineConstantExpr):
         raise ValueError("division by a variable is not affine")
-    if isinstance(dividend, AffineConstantExpr):
-        a, b = dividend.value, divisor.value
-        folded = {AffineBinaryOpKind.Mod: a % b, AffineBinaryOpKind.FloorDiv: a // b}.get(expr.kind, -(-a // b))
-        return AffineConstantExpr(folded)
-    if divisor.value == 1:
-        return AffineConstantExpr(0) if expr.kind is AffineBinaryOpKind.Mod else dividend
-    return AffineBinaryOpExpr(expr.kind, dividend, divisor)
+    divisor, kind = expr.rhs.value, expr.kind
+    terms, constant = linear_form(expr.lhs)
+    whole = {atom: factor // divisor for atom, factor in terms.items() if factor % divisor == 0}
+    rest = {atom: factor for atom, factor in terms.items() if factor % divisor}
+    if not rest:
+        folded = constant // divisor
+        if kind is AffineBinaryOpKind.Mod:
+            return AffineConstantExpr(constant % divisor)
+        return from_linear(whole, folded if kind is AffineBinaryOpKind.FloorDiv else -(-constant // divisor))
+    if constant % divisor == 0:
+        inner, outer = 0, constant // divisor
+    else:
+        inner, outer = constant, 0
+    division = AffineBinaryOpExpr(kind, from_linear(rest, inner), AffineConstantExpr(divisor))
+    if kind is AffineBinaryOpKind.Mod:
+        return division
+    return from_linear({**whole, division: 1}, outer)
 
 
 def _atom_order(atom: AffineExpr) -> tuple[int, int, str]:

@@ -501,16 +501,15 @@ class _ErfcOp(xm.FloatingPointLikeUnaryMathOperation):
     traits = traits_def(Pure())
 
 
-MATH_OPS: dict[str, type[IRDLOperation]] = {
-    op.name: op
-    for op in (
-        *(_float_op(base, 1) for base in [*_FLOAT_UNARY, _ErfcOp]),
-        *(_float_op(base, 2) for base in _FLOAT_BINARY),
-        *(_int_op(base, 1) for base in _INT_UNARY),
-        *(_int_op(base, 2) for base in _INT_BINARY),
-        _float_op(xm.FmaOp, 3),
-    )
-}
+_REFINED: list[type[IRDLOperation]] = [
+    *(_float_op(base, 1) for base in _FLOAT_UNARY),
+    _float_op(_ErfcOp, 1),
+    *(_float_op(base, 2) for base in _FLOAT_BINARY),
+    *(_int_op(base, 1) for base in _INT_UNARY),
+    *(_int_op(base, 2) for base in _INT_BINARY),
+    _float_op(cast(type[IRDLOperation], xm.FmaOp), 3),
+]
+MATH_OPS = {op.name: op for op in _REFINED}
 
 Math = Dialect("math", [*MATH_OPS.values(), xm.FPowIOp], [])
 

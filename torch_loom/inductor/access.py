@@ -74,7 +74,7 @@ class Geometry:
     @property
     def cuts(self) -> list[sympy.Expr]:
         """Host strides at which an index changes its device dim."""
-        return [d.host_stride for d in self.dims if d.host_stride != 1]
+        return [d.host_stride for d in self.dims[:-1]]
 
 
 def ceil_sticks(extent: sympy.Expr, per_stick: int) -> sympy.Expr:
@@ -88,35 +88,38 @@ def ceil_sticks(extent: sympy.Expr, per_stick: int) -> sympy.Expr:
 
 
 def geometry(name: str) -> Geometry:
-    """Geometry of a buffer of the current graph. Raises Unsupported for overlapping or gapped strides."""
+    """Geometry of a buffer of the current graph.
+
+    An input with gaps between its elements is launched as a dense copy in the same order of dims, so its host
+    strides only tell the dims of an index apart. Raises Unsupported for overlapping elements."""
     sizes, strides, dtype = buffer_of(name)
     fmt = format_of(dtype, f"buffer {name}")
     kept = [(sympy.sympify(s), sympy.sympify(t)) for s, t in zip(sizes, strides, strict=True) if s != 1]
     kept = [(s, t) for s, t in kept if t != 0]
     kept.sort(key=lambda p: hint(p[1]), reverse=True)
-    dense: sympy.Expr = sympy.Integer(1)
-    for s, t in reversed(kept):
-        if sympy.expand(t - dense) != 0:
-            raise Unsupported(f"buffer {name}: sizes {sizes} with strides {strides} are not dense")
-        dense = sympy.expand(dense * s)
     row_major = not graph_input(name)
+    reach: sympy.Expr = sympy.Integer(1)
+    for s, t in reversed(kept):
+        if hint(t) < hint(reach) or (row_major and sympy.expand(t - reach) != 0):
+            raise Unsupported(f"buffer {name}: sizes {sizes} with strides {strides} overlap or leave gaps")
+        reach = sympy.expand(t * s)
     if not kept:
         return Geometry(name, dtype, fmt, (), row_major)
-    lanes = kept[-1][0]
+    lanes, lane_stride = kept[-1]
     tiles = ceil_sticks(lanes, fmt.per_stick)
     pitch = sympy.expand(tiles * fmt.per_stick)
-    lane = HostDim(lanes, sympy.Integer(1), sympy.Integer(1))
+    lane = HostDim(lanes, lane_stride, sympy.Integer(1))
     outer = kept[:-1]
     if not outer:
         return Geometry(name, dtype, fmt, (lane,), row_major)
     if row_major or (tiles == 1 and len(outer) == 1):
         rows = product(s for s, _ in outer)
-        return Geometry(name, dtype, fmt, (HostDim(rows, lanes, pitch), lane), row_major)
+        return Geometry(name, dtype, fmt, (HostDim(rows, outer[-1][1], pitch), lane), row_major)
     first, rest = outer[0], outer[1:]
     step = sympy.Integer(fmt.per_stick)
     head = HostDim(first[0], first[1], step)
     step = sympy.expand(step * first[0])
-    lane = HostDim(lanes, sympy.Integer(1), sympy.Integer(1), step)
+    lane = HostDim(lanes, lane_stride, sympy.Integer(1), step)
     step = sympy.expand(step * tiles)
     dims = []
     for s, t in reversed(rest):
@@ -145,7 +148,7 @@ class Access:
     @property
     def lane_dims(self) -> list[Dim]:
         """Dims that run along the sticks of the buffer."""
-        if not self.coordinates or self.coordinates[-1].dim.host_stride != 1:
+        if not self.coordinates:
             return []
         return [d for d, _ in self.coordinates[-1].terms]
 
@@ -210,7 +213,7 @@ def _greedy(buffer: Geometry, constant: sympy.Expr) -> dict[HostDim, sympy.Expr]
     out: dict[HostDim, sympy.Expr] = {}
     for h in buffer.dims:
         offset: sympy.Expr = sympy.Integer(0)
-        if h.host_stride == 1:
+        if h is buffer.dims[-1] and h.host_stride == 1:
             offset, constant = constant, sympy.Integer(0)
         elif constant.is_Integer and h.host_stride.is_Integer:
             value, step = int(constant), int(h.host_stride)

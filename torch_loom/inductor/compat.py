@@ -84,6 +84,7 @@ __all__ = [
     "ir",
     "lowerings",
     "ops",
+    "real_name",
     "register_backend_for_device",
     "register_device_op_overrides",
     "register_lowering",
@@ -127,6 +128,12 @@ def sizevars() -> SizeVars:
 def graph_input(name: str) -> bool:
     """Is ``name`` a buffer that comes from outside of the graph (argument or constant)?"""
     return name in V.graph.graph_inputs or name in V.graph.constants
+
+
+def real_name(name: str) -> str:
+    """The buffer that a name stands for: an operation that mutates an input writes to the input."""
+    scheduler = V.graph.scheduler
+    return scheduler.mutation_real_name.get(name, name) if scheduler is not None else name
 
 
 def buffer_of(name: str) -> tuple[list[sympy.Expr], list[sympy.Expr], torch.dtype]:

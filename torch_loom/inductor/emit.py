@@ -17,7 +17,7 @@ import torch
 from ..ktir.builder import Dim as Num
 from ..ktir.builder import Index, KernelBuilder
 from .access import Access, format_of, geometry, resolve
-from .compat import DefaultHandler, V, host_scalar, sizevars
+from .compat import DefaultHandler, V, host_scalar, real_name, sizevars
 from .domain import Dim, exact_div, linear
 from .errors import Unsupported
 from .plan import KernelPlan, bound_of
@@ -65,7 +65,7 @@ class Emitter(DefaultHandler):
     # -- memory ----
 
     def _access(self, name: str, index: sympy.Expr) -> Access:
-        index = simplified(index, self.plan.dims)
+        index, name = simplified(index, self.plan.dims), real_name(name)
         limits = self.guards.get((name, index)) if self.masks else None
         return resolve(geometry(name), index, self.plan.dims, set(self.gathered), self.masks > 0, limits)
 
@@ -348,7 +348,7 @@ def emit_kernel(
         assert dtype is not None
         tiles.scalars[scalar] = b.scalar(f"c{i}", register_kind(dtype))
     tiles.bases = bases
-    tiles.written = {t.name for t in plan.record.touches if t.store and t.name not in removed}
+    tiles.written = {t.name for t in plan.record.touches if t.store}
     tiles.extent = {d: tiles.number(d.extent) for d in plan.dims}
     emitter = Emitter(plan, b, tiles, removed)
     with ExitStack() as stack:

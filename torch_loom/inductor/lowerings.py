@@ -11,10 +11,12 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import sympy
 import torch
 
 from .compat import (
     CustomGraphModulePass,
+    Pointwise,
     Reduction,
     TensorBox,
     get_hash_for_files,
@@ -47,11 +49,20 @@ def lower_matmul(a: TensorBox, b: TensorBox) -> TensorBox:
     load_a, load_b = a.make_loader(), b.make_loader()
     rank = len(batch)
 
-    def inner(index: Sequence[Any], reduction: Sequence[Any]) -> Any:
+    def operands(index: Sequence[Any], inside: Any) -> tuple[Any, Any]:
         lead, row, column = index[:rank], index[rank], index[rank + 1]
-        (inside,) = reduction
-        return ops.dot(load_a([*lead, row, inside]), load_b([*lead, inside, column]))
+        return load_a([*lead, row, inside]), load_b([*lead, inside, column])
 
+    def inner(index: Sequence[Any], reduction: Sequence[Any]) -> Any:
+        return ops.dot(*operands(index, reduction[0]))
+
+    def outer(index: Sequence[Any]) -> Any:
+        """Without a sum a product is the SFU's work."""
+        return ops.mul(*operands(index, sympy.Integer(0))) if k == 1 else ops.constant(0, a.get_dtype())
+
+    if k in (0, 1):
+        device, dtype = a.get_device_or_error(), a.get_dtype()
+        return Pointwise.create(device=device, dtype=dtype, inner_fn=outer, ranges=[*batch, m, n])
     result = Reduction.create(
         device=a.get_device_or_error(),
         dst_dtype=a.get_dtype(),

@@ -8,7 +8,7 @@ from typing import Any
 
 import sympy
 
-from .compat import DefaultHandler, Identity, SchedulerNode, V, host_scalar, sizevars
+from .compat import DefaultHandler, Identity, SchedulerNode, V, host_scalar, real_name, sizevars
 from .domain import Dim, variables
 
 
@@ -91,8 +91,9 @@ def _symbols(values: Any) -> frozenset[sympy.Symbol]:
 
 
 class _Recorder(DefaultHandler):
-    def __init__(self, record: Record) -> None:
+    def __init__(self, record: Record, removed: set[str]) -> None:
         self.record = record
+        self.removed = removed
         self.masks: list[Any] = []
         self.indirect: dict[sympy.Symbol, frozenset[sympy.Symbol]] = {}
 
@@ -110,12 +111,15 @@ class _Recorder(DefaultHandler):
             return Shadow(frozenset())
         gathered, symbols = self._index(index)
         limits = _merge([x for mask in self.masks if isinstance(mask, Shadow) for x in mask.limits])
-        self.record.touches.append(Touch(name, index, False, gathered, bool(self.masks), limits))
+        if name not in self.removed:
+            touch = Touch(real_name(name), index, False, gathered, bool(self.masks), limits)
+            self.record.touches.append(touch)
         return Shadow(symbols)
 
     def store(self, name: str, index: sympy.Expr, value: Any, mode: str | None = None) -> None:
         gathered, _ = self._index(index)
-        self.record.touches.append(Touch(name, index, True, gathered))
+        if name not in self.removed:
+            self.record.touches.append(Touch(real_name(name), index, True, gathered))
 
     def store_reduction(self, name: str, index: sympy.Expr, value: Any) -> None:
         self.store(name, index, value)
@@ -196,11 +200,10 @@ def record(
     """Dry-run the bodies of ``nodes`` over ``dims``; touches of ``removed`` buffers are left out."""
     out = Record()
     for node in nodes:
-        handler = _Recorder(out)
+        handler = _Recorder(out, removed)
         start = len(out.touches)
         with V.set_ops_handler(handler):
             node._body(*node_variables(node, numel, rnumel, dims))
         for t in out.touches[start:]:
             t.index = simplified(t.index, dims)
-    out.touches = [t for t in out.touches if t.name not in removed]
     return out

@@ -8,8 +8,10 @@ one. A launch hands the tensors to the native plan; nothing is computed here per
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import re
+import shutil
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -21,6 +23,9 @@ from typing import Any
 import torch
 
 from .. import _device
+from ..spyrecode.errors import SpyreCodeError
+
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -136,10 +141,25 @@ class LoomKernel:
         self.access = tuple(access)
         self._layouts = tuple(layouts)
         self.kinds = tuple("default" if k == "default" else "row_major" for k in layouts)
-        self.plan = _device.prepare(str(self.record.spyrecode_dir), name)
+        self.plan = self._load(text)
         self.text = text
         names = re.findall(r"%(\w+): (index|!ktdp\.runtime_arg<index, upperbound=(\d+)>|f32|i32)", text)
         self.bounds = [(i, n, int(top)) for i, (n, _, top) in enumerate(names) if top]
+
+    def _load(self, text: str) -> Any:
+        """The native plan of the kernel; a damaged cache entry is reported and compiled again."""
+        path = self.record.spyrecode_dir
+        try:
+            return _device.prepare(str(path), self.name)
+        except (RuntimeError, SpyreCodeError) as damage:
+            if self.record.compiled:
+                raise
+            log.warning("cached kernel %s in %s is damaged (%s); compiling it again", self.name, path, damage)
+            with _lock:
+                shutil.rmtree(path, ignore_errors=True)
+                del _records[self.record.key]
+                self.record = _prepare(self.name, text)
+            return _device.prepare(str(path), self.name)
 
     def _grow(self, args: Sequence[Any]) -> None:
         """Compile for a larger maximum when a size has outgrown the one the kernel was planned for."""

@@ -39,9 +39,7 @@ def coordinates(layout: SpyreTensorLayout, index: Index, ranges: Ranges) -> list
     for dim, coordinate in enumerate(out):
         low, high = bounds(coordinate, ranges)
         if low < 0 or high >= max(sizes[dim], 1):
-            raise ValueError(
-                f"access {index} leaves the tensor: device dim {dim} of {sizes} reaches {low}..{high}"
-            )
+            raise ValueError(f"access {index} leaves the tensor: device dim {dim} of {sizes} reaches {low}..{high}")
     return out
 
 
@@ -63,11 +61,7 @@ def _is_tile(coordinate: Index, stick: Index) -> bool:
     if len(coordinate.terms) != 1 or len(stick.terms) != 1:
         return False
     tile, lane = coordinate.terms[0][0], stick.terms[0][0]
-    return (
-        isinstance(tile, Floor)
-        and isinstance(lane, Rem)
-        and (tile.arg, tile.divisor) == (lane.arg, lane.divisor)
-    )
+    return isinstance(tile, Floor) and isinstance(lane, Rem) and (tile.arg, tile.divisor) == (lane.arg, lane.divisor)
 
 
 @dataclass(frozen=True)
@@ -98,9 +92,7 @@ def align(operands: Sequence[tuple[SpyreTensorLayout, Index]], loops: Mapping[st
     indices = [index for _, index in operands]
     while True:
         ranges = {name: loop.extent for name, loop in space.items()}
-        found = [
-            coordinates(layout, index, ranges) for (layout, _), index in zip(operands, indices, strict=True)
-        ]
+        found = [coordinates(layout, index, ranges) for (layout, _), index in zip(operands, indices, strict=True)]
         boundary = _boundary(operands, found, space)
         if boundary is None:
             break
@@ -112,8 +104,7 @@ def align(operands: Sequence[tuple[SpyreTensorLayout, Index]], loops: Mapping[st
         ranges = {key: value.extent for key, value in space.items()}
         indices = [substitute(index, name, var(outer) * inner + var(name), ranges) for index in indices]
     expanded = [
-        _expand(access, layout.device_size, ranges)
-        for (layout, _), access in zip(operands, found, strict=True)
+        _expand(access, layout.device_size, ranges) for (layout, _), access in zip(operands, found, strict=True)
     ]
     return Aligned(space, [c for c, _ in expanded], [s for _, s in expanded])
 

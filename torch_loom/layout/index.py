@@ -59,9 +59,7 @@ class Index:
 
     def variables(self) -> set[str]:
         """Loop variables anywhere in the expression."""
-        return {
-            v for atom, _ in self.terms for v in ({atom} if isinstance(atom, str) else atom.arg.variables())
-        }
+        return {v for atom, _ in self.terms for v in ({atom} if isinstance(atom, str) else atom.arg.variables())}
 
     def __str__(self) -> str:
         parts = []
@@ -176,9 +174,7 @@ def evaluate(index: Index, values: Mapping[str, Any]) -> Any:
             total = total + factor * values[atom]
         else:
             inner = evaluate(atom.arg, values)
-            total = total + factor * (
-                inner // atom.divisor if isinstance(atom, Floor) else inner % atom.divisor
-            )
+            total = total + factor * (inner // atom.divisor if isinstance(atom, Floor) else inner % atom.divisor)
     return total
 
 

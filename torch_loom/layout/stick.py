@@ -127,24 +127,16 @@ class SpyreTensorLayout:
     ) -> None:
         sizes, steps = tuple(map(int, device_size)), tuple(map(int, stride_map))
         if not isinstance(fmt, DataFormats) or not isinstance(arrangement, ElementArrangement):
-            raise TypeError(
-                f"a layout needs a DataFormats and an ElementArrangement, got {fmt!r}, {arrangement!r}"
-            )
+            raise TypeError(f"a layout needs a DataFormats and an ElementArrangement, got {fmt!r}, {arrangement!r}")
         elems = fmt.elems_per_stick()
         if elems == 0:
             raise ValueError(f"{fmt!r} is not a format of device memory")
         if len(sizes) != len(steps) or not sizes:
-            raise ValueError(
-                f"device_size {list(sizes)} and stride_map {list(steps)} need one entry per device dim"
-            )
+            raise ValueError(f"device_size {list(sizes)} and stride_map {list(steps)} need one entry per device dim")
         if sizes[-1] != elems:
-            raise ValueError(
-                f"the last device dim is the stick: {elems} elements of {fmt!r}, got {sizes[-1]}"
-            )
+            raise ValueError(f"the last device dim is the stick: {elems} elements of {fmt!r}, got {sizes[-1]}")
         if min(sizes) < 0 or min(steps) < -1:
-            raise ValueError(
-                f"negative extent or step in device_size {list(sizes)}, stride_map {list(steps)}"
-            )
+            raise ValueError(f"negative extent or step in device_size {list(sizes)}, stride_map {list(steps)}")
         for name, value in zip(SpyreTensorLayout.__slots__, (arrangement, sizes, fmt, steps), strict=True):
             object.__setattr__(self, name, value)
 
@@ -229,9 +221,7 @@ class SpyreTensorLayout:
 
     def __repr__(self) -> str:
         order = (
-            ""
-            if self._arrangement is ElementArrangement.STANDARD
-            else (f", element_arrangement={self._arrangement!r}")
+            "" if self._arrangement is ElementArrangement.STANDARD else (f", element_arrangement={self._arrangement!r}")
         )
         return (
             f"SpyreTensorLayout(device_size={self.device_size}, stride_map ={self.stride_map}, "
@@ -298,15 +288,11 @@ def row_major_geometry(size: Sequence[int], strides: Sequence[int]) -> tuple[int
 
     Raises ValueError if the tensor is not dense: two dims overlap or leave a gap.
     """
-    dims = sorted(
-        ((step, extent) for step, extent in zip(strides, size, strict=True) if extent != 1), reverse=True
-    )
+    dims = sorted(((step, extent) for step, extent in zip(strides, size, strict=True) if extent != 1), reverse=True)
     expected = 1
     for step, extent in reversed(dims):
         if step != expected and 0 not in size:
-            raise ValueError(
-                f"a row-major layout needs a dense tensor, got size {list(size)}, strides {list(strides)}"
-            )
+            raise ValueError(f"a row-major layout needs a dense tensor, got size {list(size)}, strides {list(strides)}")
         expected = step * extent
     columns = dims[-1][1] if dims else 1
     return math.prod(extent for _, extent in dims[:-1]), columns
@@ -321,6 +307,4 @@ def row_major_layout(size: Sequence[int], strides: Sequence[int], dtype: Any) ->
     fmt = dtype if isinstance(dtype, DataFormats) else device_format(dtype)
     elems = fmt.elems_per_stick()
     dims = [(0, rows), (1, -(-columns // elems)), (1, elems)]
-    return SpyreTensorLayout(
-        [extent for _, extent in dims], stride_map_of(dims, (rows, columns), (columns, 1)), fmt
-    )
+    return SpyreTensorLayout([extent for _, extent in dims], stride_map_of(dims, (rows, columns), (columns, 1)), fmt)

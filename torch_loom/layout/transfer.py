@@ -41,9 +41,7 @@ def attribute(layout: SpyreTensorLayout, size: Sequence[int], strides: Sequence[
     dim that runs over several host dims that lie dense in each other makes them one host dim.
     Raises ValueError if a device dim fits no host dim.
     """
-    dims = sorted(
-        ((step, extent) for extent, step in zip(size, strides, strict=True) if extent != 1 and step > 0)
-    )
+    dims = sorted(((step, extent) for extent, step in zip(size, strides, strict=True) if extent != 1 and step > 0))
     steps, extents = layout.stride_map, layout.device_size
     rank, tile = len(steps), layout.tile_dim()
     owner: dict[int, int] = {}
@@ -86,9 +84,7 @@ def _fused(dims: list[tuple[int, int]], layout: SpyreTensorLayout, owner: dict[i
     return group
 
 
-def oracle(
-    layout: SpyreTensorLayout, size: Sequence[int], strides: Sequence[int]
-) -> Iterator[tuple[int, int]]:
+def oracle(layout: SpyreTensorLayout, size: Sequence[int], strides: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Pairs (host offset, device offset) in elements, one device coordinate after the other.
 
     Host offsets are relative to the tensor's first element. Broadcast dims pair one host element with
@@ -105,10 +101,7 @@ def oracle(
         if any(x >= dim.size for x, dim in zip(positions, owners, strict=True)):
             continue
         owned = {d for dim in owners for d, _ in dim.parts}
-        if any(
-            x and step > 0 and d not in owned
-            for d, (x, step) in enumerate(zip(coordinate, steps, strict=True))
-        ):
+        if any(x and step > 0 and d not in owned for d, (x, step) in enumerate(zip(coordinate, steps, strict=True))):
             continue
         host = sum(x * step for x, step in zip(coordinate, steps, strict=True) if step > 0)
         yield host, _device_offset(layout, coordinate)
@@ -128,9 +121,7 @@ def _device_offset(layout: SpyreTensorLayout, coordinate: Sequence[int]) -> int:
     return sum(x * step for x, step in zip(place, layout.device_strides, strict=True))
 
 
-def offsets(
-    layout: SpyreTensorLayout, size: Sequence[int], strides: Sequence[int]
-) -> tuple[Offsets, Offsets]:
+def offsets(layout: SpyreTensorLayout, size: Sequence[int], strides: Sequence[int]) -> tuple[Offsets, Offsets]:
     """The pairs of :func:`oracle` in the same order, as two int64 arrays."""
     if 0 in size:
         return np.empty(0, np.int64), np.empty(0, np.int64)

@@ -54,9 +54,7 @@ def decode(codes: NDArray[np.uint16]) -> NDArray[np.float32]:
     """float32 values of df16 codes, exact; the merged code of either sign is NaN."""
     wide = np.asarray(codes, dtype=np.uint16).astype(np.uint32)
     magnitude = wide & np.uint32(0x7FFF)
-    bits = ((magnitude + np.uint32(_REBIAS)) << np.uint32(_SHIFT)) | (
-        (wide & np.uint32(0x8000)) << np.uint32(16)
-    )
+    bits = ((magnitude + np.uint32(_REBIAS)) << np.uint32(_SHIFT)) | ((wide & np.uint32(0x8000)) << np.uint32(16))
     bits = np.where(magnitude == ZERO, np.uint32(0), bits)
     return np.where(magnitude == MERGED, np.uint32(0x7FC00000), bits).view(np.float32)
 

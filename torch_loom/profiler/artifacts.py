@@ -148,6 +148,5 @@ def _reason(error: OSError) -> str:
 def kernel_names(names: Sequence[str], keys: Sequence[str]) -> list[str]:
     """Folder names of kernels: the name alone where unique, with the start of its key where not."""
     return [
-        name if list(names).count(name) == 1 else f"{name}-{key[:8]}"
-        for name, key in zip(names, keys, strict=True)
+        name if list(names).count(name) == 1 else f"{name}-{key[:8]}" for name, key in zip(names, keys, strict=True)
     ]

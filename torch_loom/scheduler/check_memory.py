@@ -13,6 +13,7 @@ from torch_loom.scheduler.streams import GROUP, BlockInfo, Streams
 
 Found = Iterator[tuple[str, str]]
 Access = tuple[str, str, bool, str]  # block, channel, write, what
+Span = tuple[int, int] | None
 
 _RANK = 8
 _STICK = 128
@@ -76,8 +77,37 @@ def tenants(s: Streams) -> Found:
             if b.address >= _end(a):
                 break
             x, y = spans.get(a.name), spans.get(b.name)
-            if x is None or y is None or (x[0] <= y[1] and y[0] <= x[1]):
+            meet = x is None or y is None or (x[0] <= y[1] and y[0] <= x[1])
+            if meet and not _handed_over(s, a, b, x, y):
                 yield "S9", f"blocks '{a.name}' and '{b.name}' share LX bytes {b.address}.. at the same time"
+
+
+def _handed_over(s: Streams, a: BlockInfo, b: BlockInfo, x: Span, y: Span) -> bool:
+    """True if one segment reads the old tenant for the last time and writes the new one over it, element by
+    element."""
+    if x is None or y is None or a.address != b.address:
+        return False
+    if x[1] == y[0]:
+        old, new, clock = a, b, x[1]
+    elif y[1] == x[0]:
+        old, new, clock = b, a, y[1]
+    else:
+        return False
+    numbers = list(dict.fromkeys(number for number, _ in _segments(s, "SFU")))
+    loads = _ports(s, "L1LU", numbers[clock], old.name)
+    stores = _ports(s, "L1SU", numbers[clock], new.name)
+    return len(loads) == 1 and loads == stores
+
+
+def _ports(s: Streams, unit: str, number: int, block: str) -> list[tuple[str, list[str]]]:
+    """(element format, offset and strides as texts) of a segment's accesses to a block."""
+    found = []
+    for op, path in _nested(s.units.get(unit), (), [0]):
+        if op.seg.data == number and accesses(op, unit)[0][0] == block:
+            found.append(
+                (op.elem.data, [str(n) if isinstance(n, int) else str(s.slots.get(n, path)) for n in op.numbers()])
+            )
+    return found
 
 
 def _end(b: BlockInfo) -> int:

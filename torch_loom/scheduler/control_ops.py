@@ -118,7 +118,7 @@ def _index_steps(n: Normaliser, loop: For, block: Block, leading: list[Expr], in
     if not carried:
         return {}
     names = {k: ex.of(ex.Atom("var", f"carry{loop.id}.{k}")) for k in carried}
-    saved = (n.body, dict(n.env), dict(n.parents), dict(n.locals), len(n.cells))
+    saved = (n.body, dict(n.env), dict(n.parents), dict(n.locals), dict(n.loaded), len(n.cells))
     n.body = []
     n.parents[loop.id] = n.graph.scope
     outer = n.graph.enter(loop.id)
@@ -127,8 +127,8 @@ def _index_steps(n: Normaliser, loop: For, block: Block, leading: list[Expr], in
     yielded = list(block.ops)[-1].operands
     grown = {k: n.number(yielded[k]) - names[k] for k in carried}
     n.graph.leave(outer)
-    n.body, n.env, n.parents, n.locals = saved[:4]
-    del n.cells[saved[4] :]
+    n.body, n.env, n.parents, n.locals, n.loaded = saved[:5]
+    del n.cells[saved[5] :]
     changing = (f"carry{loop.id}.", f"i{loop.id}")
     for e in grown.values():
         if any(a.name.startswith(changing) for a in e.atoms()):

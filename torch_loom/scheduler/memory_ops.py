@@ -287,6 +287,6 @@ def _store_tile(n: Normaliser, value: Value, tile: Tile) -> None:
         if any(isinstance(c, Indirect) for c in tile.coords):
             n.fail("scatters to LX memory cannot be scheduled")
         n.locals[tile.view.offset, tile.view.dtype] = (store, n.graph.scope)
-    else:  # what was loaded from this buffer before may have changed
-        n.loaded = {k: v for k, v in n.loaded.items() if tile.view.arg not in k[1][0:1]}
+    else:  # what was loaded before may have changed
+        n.loaded.clear()
     n.body.append(store)

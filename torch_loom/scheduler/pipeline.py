@@ -28,7 +28,7 @@ from torch_loom.scheduler.placement import Pieces
 from torch_loom.scheduler.plan import LoopPlan, Node, Plan, TransferPlan
 from torch_loom.scheduler.segments import SegmentPlanner
 from torch_loom.scheduler.sinks import MoreRoots
-from torch_loom.scheduler.tiling import Cut, apply, cuts, leaf_scopes
+from torch_loom.scheduler.tiling import Cut, apply, cuts, leaf_scopes, overlapping
 from torch_loom.spyrecode.model import Access, ArgKind, Elem, Unit
 
 _ATTEMPTS = 16
@@ -38,11 +38,15 @@ _ATTEMPTS = 16
 class Options:
     """Choices of the passes. Results never depend on them beyond rounding order.
 
-    ``buffers`` is the number of copies of a block that two units share inside a loop. ``bounds`` gives upper bounds of size arguments that the text leaves open. ``check`` proves the static
-    rules of every program before it is handed out."""
+    ``buffers``: copies of a block that two units share inside a loop. ``fuse``: several operations per segment.
+    ``overlap``: bodies that run once are cut so that transfers and compute overlap. ``corelets``: used per core
+    (None: all). ``ieee``: 16-bit floats keep their IEEE format (None: as TORCH_LOOM_NUMERICS says). ``check``:
+    prove the static rules of every program before it is handed out. ``bounds``: upper bounds of size arguments
+    that the text leaves open."""
 
     buffers: int = 2
     fuse: bool = True
+    overlap: bool = True
     corelets: int | None = None
     ieee: bool | None = None
     check: bool = True
@@ -88,7 +92,7 @@ def plan_kernel(program: Program, fn: str, chip: Chip, options: Options, trace: 
     trace = trace or Trace()
     corelets = chip.corelets if options.corelets is None else options.corelets
     sizes: dict[int, int] = {}
-    for _ in range(_ATTEMPTS):
+    for attempt in range(_ATTEMPTS):
         start = time.perf_counter()
         normaliser = Normaliser(program, fn, options.numerics(), options.bounds)
         kernel = normaliser.run()
@@ -102,6 +106,9 @@ def plan_kernel(program: Program, fn: str, chip: Chip, options: Options, trace: 
             )
         start = time.perf_counter()
         possible = {scope: cuts(kernel, scope)[:1] for scope in leaf_scopes(kernel)}
+        if not attempt and options.overlap:
+            first = {scope: c[0] for scope, c in possible.items() if c}
+            sizes |= overlapping(kernel, first, int(chip.pt.full_rows.value))
         for scope, size in sizes.items():
             apply(kernel, normaliser.graph, possible[scope][0], size)
         trace.step("tile", start, sizes)

@@ -29,6 +29,7 @@ class Cut:
     members: frozenset[Dim]
     extent: Expr
     weight: int  # elements of the stores per index of the class; the larger, the smaller T may be
+    rows: bool = False  # the class holds the rows of a contraction
 
 
 def body_of(kernel: Kernel, scope: int) -> list[Stmt]:
@@ -176,7 +177,8 @@ def _legal(scope: int, members: frozenset[Dim], values: list[Value], stores: lis
             if v.kind is Kind.REMAP and o.id in inside and not _passes(v, o, dims[0], members):
                 return None
     weight = max(_elements_per_index(s.value, members, n) for n, s in enumerate(stores))
-    return Cut(scope, members, extent, weight)
+    rows = any(v.kind is Kind.MATMUL and (v.id, 1) in members for v in values)
+    return Cut(scope, members, extent, weight, rows)
 
 
 def _passes(v: Value, o: Value, dim: int, members: frozenset[Dim]) -> bool:
@@ -220,6 +222,53 @@ def apply(kernel: Kernel, graph: Graph, cut: Cut, size: int) -> None:
             loop.body.append(cutter.store(s, stores.index(s)))
     graph.leave(cut.scope)
     body[:] = [*before, loop]
+
+
+_PIECES = 8  # iterations that make start and end of a pipeline short against its middle
+_SMALLEST = 8192  # bytes of a piece below which fixed costs outweigh the overlap
+
+
+def overlapping(kernel: Kernel, possible: dict[int, Cut], full_rows: int) -> dict[int, int]:
+    """Piece sizes for bodies that run only once or twice: without iterations nothing overlaps.
+
+    Contractions keep at least ``full_rows`` rows, below which PT is used badly."""
+    found: dict[int, int] = {}
+    for scope, cut in possible.items():
+        trips = _trips(kernel, scope)
+        bound = cut.extent.hi
+        if trips is None or trips >= _PIECES // 2 or bound is None:
+            continue
+        per_index = 2 * cut.weight
+        size = max(-(-bound * trips // _PIECES), -(-_SMALLEST // per_index), 1)
+        if cut.rows:
+            size = max(size, full_rows)
+        if size < bound:
+            found[scope] = size
+    return found
+
+
+def _trips(kernel: Kernel, scope: int) -> int | None:
+    """How often a body runs at most; None when that depends on the launch."""
+    total = 1
+    for s in _around(kernel.body, scope) or ():
+        if not s.count.static:
+            return None
+        total *= s.count.value
+    return total
+
+
+def _around(body: list[Stmt], scope: int) -> list[For] | None:
+    """Loops from the function body to a scope."""
+    if scope == 0:
+        return []
+    for s in body:
+        if isinstance(s, For):
+            if s.id == scope:
+                return [s]
+            inner = _around(s.body, scope)
+            if inner:
+                return [s, *inner]
+    return None
 
 
 class _Cutter:

@@ -95,9 +95,7 @@ def decode(data: bytes) -> Program:
             raise malformed(f"UNIT sections must be in ascending order, {unit.name} is not")
         streams[unit] = stream
     lets = tuple(exprs[len(slots) : len(exprs) - len(guards)])
-    program = Program(
-        *(name, profile, cores, args, symbols, slots, lets, blocks, channels, streams, guards, meta)
-    )
+    program = Program(*(name, profile, cores, args, symbols, slots, lets, blocks, channels, streams, guards, meta))
     validate(program)
     _check_header(image, program)
     return program

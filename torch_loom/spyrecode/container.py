@@ -54,17 +54,13 @@ def pack(image: Image) -> bytes:
     at = HEADER_BYTES + _ENTRY.size * len(image.sections)
     for section in image.sections:
         crc = zlib.crc32(section.body)
-        entries.append(
-            _ENTRY.pack(section.tag.encode("ascii"), section.flags, offset, len(section.body), crc, ALIGN)
-        )
+        entries.append(_ENTRY.pack(section.tag.encode("ascii"), section.flags, offset, len(section.body), crc, ALIGN))
         bodies.append(b"\0" * (offset - at) + section.body)
         at = offset + len(section.body)
         offset = _up(at)
     table = b"".join(entries)
     size = at + HASH_BYTES
-    head = _HEADER.pack(
-        MAGIC, MAJOR, MINOR, HEADER_BYTES, size, len(image.sections), image.flags, image.features
-    )
+    head = _HEADER.pack(MAGIC, MAJOR, MINOR, HEADER_BYTES, size, len(image.sections), image.flags, image.features)
     head += struct.pack("<I", zlib.crc32(table))
     head += struct.pack("<I", zlib.crc32(head))
     data = head.ljust(HEADER_BYTES, b"\0") + table + b"".join(bodies)
@@ -90,9 +86,7 @@ def unpack(data: bytes, known_features: int) -> Image:
     if hashlib.sha256(data[:-HASH_BYTES]).digest() != data[-HASH_BYTES:]:
         raise SpyreCodeError(DAMAGED, "file hash mismatch")
     if features & ~known_features:
-        raise SpyreCodeError(
-            UNSUPPORTED, f"required features {features & ~known_features:#x} are not supported"
-        )
+        raise SpyreCodeError(UNSUPPORTED, f"required features {features & ~known_features:#x} are not supported")
     if header != HEADER_BYTES or any(data[48:64]) or flags & ~(SYMBOLIC_SHAPES | DEBUG_PRESENT):
         raise malformed("header fields out of range")
     table_end = HEADER_BYTES + _ENTRY.size * count
@@ -102,16 +96,9 @@ def unpack(data: bytes, known_features: int) -> Image:
         raise SpyreCodeError(DAMAGED, "section table checksum mismatch")
     sections, at = [], table_end
     for i in range(count):
-        raw_tag, section_flags, offset, length, crc, align = _ENTRY.unpack_from(
-            data, HEADER_BYTES + i * _ENTRY.size
-        )
+        raw_tag, section_flags, offset, length, crc, align = _ENTRY.unpack_from(data, HEADER_BYTES + i * _ENTRY.size)
         tag = raw_tag.decode("ascii", "replace")
-        if (
-            offset != _up(at)
-            or align != ALIGN
-            or length > size - HASH_BYTES - offset
-            or section_flags & ~REQUIRED
-        ):
+        if offset != _up(at) or align != ALIGN or length > size - HASH_BYTES - offset or section_flags & ~REQUIRED:
             raise malformed(f"section {tag}: entry out of range")
         if any(data[at:offset]):
             raise malformed(f"section {tag}: padding is not zero")

@@ -81,9 +81,7 @@ def read_image(path: str | Path) -> bytes:
         raise SpyreCodeError("SC-E15", f"{path}: {len(transfers)} images; programs of torch-loom have one")
     data = (folder / transfers[0].init_bin_file).read_bytes()[: transfers[0].size]
     if not data.startswith(MAGIC):
-        raise SpyreCodeError(
-            "SC-E15", f"{folder / transfers[0].init_bin_file}: a closed image, not one of torch-loom"
-        )
+        raise SpyreCodeError("SC-E15", f"{folder / transfers[0].init_bin_file}: a closed image, not one of torch-loom")
     return data
 
 

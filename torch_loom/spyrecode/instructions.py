@@ -208,9 +208,7 @@ def _write_vec(out: Writer, vec: SegVec) -> None:
         _write_op(out, op)
     out.raw(len(vec.outputs))
     for output in vec.outputs:
-        if any(not 0 <= dim < len(vec.extents) for dim in output.dims) or list(output.dims) != sorted(
-            set(output.dims)
-        ):
+        if any(not 0 <= dim < len(vec.extents) for dim in output.dims) or list(output.dims) != sorted(set(output.dims)):
             raise malformed(f"segment {vec.seg}: reduced dims {output.dims} must be ascending")
         out.raw(output.reg)
         out.tagged(Kind.QUEUE, output.queue)

@@ -59,9 +59,7 @@ class _Parser:
         numbered = ((i, line) for i, line in enumerate(text.split("\n"), 1))
         self.lines = [parsed for i, line in numbered if (parsed := Line(line, i)).tokens]
         self.at = 0
-        self.tables: dict[str, list[Any]] = {
-            k: [] for k in ("arg", "symbol", "slot", "expr", "guard", "lx", "chan")
-        }
+        self.tables: dict[str, list[Any]] = {k: [] for k in ("arg", "symbol", "slot", "expr", "guard", "lx", "chan")}
         self.meta: dict[str, str] = {}
         self.kernel: tuple[str, int] | None = None
         self.profile: Profile | None = None

@@ -273,9 +273,7 @@ def _span(start: int, length: int, size: int, where: str) -> None:
     if start % ALIGN:
         raise SpyreCodeError("SC-E07", f"{where} = {start} is not a multiple of {ALIGN}")
     if not PROGRAM_BASE <= start < PROGRAM_LIMIT:
-        raise SpyreCodeError(
-            "SC-E05", f"{where} = {start} is outside segment 7, {PROGRAM_BASE}..{PROGRAM_LIMIT}"
-        )
+        raise SpyreCodeError("SC-E05", f"{where} = {start} is outside segment 7, {PROGRAM_BASE}..{PROGRAM_LIMIT}")
     if start + length > PROGRAM_BASE + size:
         raise SpyreCodeError(
             "SC-E05",

@@ -134,9 +134,7 @@ def read_strings(body: bytes) -> list[str]:
 
 def write_meta(p: Program, strings: Strings) -> bytes:
     out = struct.pack("<II", strings.number(p.name), len(p.meta))
-    return out + b"".join(
-        struct.pack("<II", strings.number(k), strings.number(p.meta[k])) for k in sorted(p.meta)
-    )
+    return out + b"".join(struct.pack("<II", strings.number(k), strings.number(p.meta[k])) for k in sorted(p.meta))
 
 
 def read_meta(c: Cursor) -> tuple[str, dict[str, str]]:
@@ -152,9 +150,7 @@ def read_meta(c: Cursor) -> tuple[str, dict[str, str]]:
 
 def write_profile(p: Program, strings: Strings) -> bytes:
     f = p.profile
-    return struct.pack(
-        "<IIIIqII", strings.number(f.chip), f.cores, f.corelets, f.stick_bytes, f.lx_bytes, p.cores, 0
-    )
+    return struct.pack("<IIIIqII", strings.number(f.chip), f.cores, f.corelets, f.stick_bytes, f.lx_bytes, p.cores, 0)
 
 
 def read_profile(c: Cursor) -> tuple[Profile, int]:
@@ -222,9 +218,7 @@ def read_exprs(c: Cursor) -> list[Expr]:
 
 
 def write_slots(p: Program) -> bytes:
-    return struct.pack("<II", len(p.slots), 0) + b"".join(
-        struct.pack("<II", i, s.scope) for i, s in enumerate(p.slots)
-    )
+    return struct.pack("<II", len(p.slots), 0) + b"".join(struct.pack("<II", i, s.scope) for i, s in enumerate(p.slots))
 
 
 def read_slots(c: Cursor, exprs: list[Expr]) -> tuple[Slot, ...]:
@@ -240,8 +234,7 @@ def read_slots(c: Cursor, exprs: list[Expr]) -> tuple[Slot, ...]:
 def write_guards(p: Program, strings: Strings) -> bytes:
     first = len(p.slots) + len(p.exprs)
     return struct.pack("<II", len(p.guards), 0) + b"".join(
-        struct.pack("<IIII", first + i, g.relation, strings.number(g.message), 0)
-        for i, g in enumerate(p.guards)
+        struct.pack("<IIII", first + i, g.relation, strings.number(g.message), 0) for i, g in enumerate(p.guards)
     )
 
 

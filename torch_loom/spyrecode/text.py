@@ -114,10 +114,7 @@ class _Printer:
         p, f = self.p, self.p.profile
         yield f".spyrecode {VERSION}"
         yield f".kernel {_quote(p.name)} cores {p.cores}"
-        yield (
-            f".chip {_quote(f.chip)} cores {f.cores} corelets {f.corelets} "
-            f"lx {f.lx_bytes} stick {f.stick_bytes}"
-        )
+        yield (f".chip {_quote(f.chip)} cores {f.cores} corelets {f.corelets} lx {f.lx_bytes} stick {f.stick_bytes}")
         for key in sorted(p.meta):
             yield f".meta {_quote(key)} = {_quote(p.meta[key])}"
         for i, a in enumerate(p.args):

@@ -111,9 +111,7 @@ def _check_tables(p: Program) -> None:
             expressions.kinds_match(s.kind, kind),
             f"{where}: {s.kind.name} of an argument of kind {kind.name}",
         )
-        _require(
-            -_MAX_MODEL_INT <= s.minimum <= s.maximum <= _MAX_MODEL_INT, f"{where}: {s.minimum}..{s.maximum}"
-        )
+        _require(-_MAX_MODEL_INT <= s.minimum <= s.maximum <= _MAX_MODEL_INT, f"{where}: {s.minimum}..{s.maximum}")
         _require(1 <= s.granularity <= _MAX_MODEL_INT, f"{where}: granularity {s.granularity}")
     base = frozenset({ExprOp.CONST, ExprOp.SYM})
     for i, slot in enumerate(p.slots):
@@ -127,9 +125,7 @@ def _check_tables(p: Program) -> None:
         where = f"LX block {i} ({block.name})"
         _require(1 <= block.phases <= limits.PHASES, f"{where}: {block.phases} phases")
         _require(block.address >= 0 and block.address % 128 == 0, f"{where}: address {block.address}")
-        _require(
-            0 < block.bytes <= limits.LX_BYTES and block.bytes % 128 == 0, f"{where}: {block.bytes} bytes"
-        )
+        _require(0 < block.bytes <= limits.LX_BYTES and block.bytes % 128 == 0, f"{where}: {block.bytes} bytes")
         end = block.address + block.bytes * block.phases
         _require(end <= p.profile.lx_bytes, f"{where}: ends at {end}, LX has {p.profile.lx_bytes} bytes")
     for i, channel in enumerate(p.channels):
@@ -238,9 +234,7 @@ class _Stream:
         producing = isinstance(instr, Acquire) == (instr.side is Side.EMPTY)
         if self.unit is not (channel.producer if producing else channel.consumer):
             role = "producer" if producing else "consumer"
-            raise self.fail(
-                instr, f"{instr.side.name} of channel {channel.name}: {self.unit.name} is not its {role}"
-            )
+            raise self.fail(instr, f"{instr.side.name} of channel {channel.name}: {self.unit.name} is not its {role}")
 
     def lx(self, instr: Instr, ref: LxRef, regs: frozenset[int]) -> None:
         if not 0 <= ref.block < len(self.p.blocks):
@@ -272,9 +266,7 @@ class _Stream:
         for dim in dma.dims:
             self.numbers(dma, (dim.extent, dim.lo, dim.hi, dim.ddr_stride, dim.lx_stride), regs)
         self.numbers(dma, (dma.byte_lo, dma.byte_hi), regs)
-        masked = dma.byte_lo != Operand(OperandKind.IMM, 0) or dma.byte_hi != Operand(
-            OperandKind.IMM, 1 << 40
-        )
+        masked = dma.byte_lo != Operand(OperandKind.IMM, 0) or dma.byte_hi != Operand(OperandKind.IMM, 1 << 40)
         if masked and (not storing or dma.leaf != 128 or not dma.dims or dma.lanes):
             raise self.fail(dma, "byte_lo/byte_hi belong to stores of sticks with at least one dim")
         if dma.zero_fill and storing:

@@ -42,10 +42,7 @@ def batches(tokens: Tokens, size: int) -> list[Tokens]:
     if size < 1:
         raise ValueError(f"a batch has at least one sentence, got {size}")
     count = len(tokens.input_ids)
-    return [
-        Tokens(tokens.input_ids[i : i + size], tokens.attention_mask[i : i + size])
-        for i in range(0, count, size)
-    ]
+    return [Tokens(tokens.input_ids[i : i + size], tokens.attention_mask[i : i + size]) for i in range(0, count, size)]
 
 
 def encode(

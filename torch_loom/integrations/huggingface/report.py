@@ -97,18 +97,14 @@ class Comparison:
         )
 
 
-def compare(
-    model: SentenceModel, sentences: list[str], batch: int, dtype: torch.dtype, console: Console
-) -> Comparison:
+def compare(model: SentenceModel, sentences: list[str], batch: int, dtype: torch.dtype, console: Console) -> Comparison:
     """Encode on the CPU in fp32, then move the model to the device in ``dtype`` and encode there.
 
     The model stays on the device. Raises :class:`NoDevice` where torch has no spyre device.
     """
     spyre = getattr(torch, "spyre", None)
     if spyre is None:
-        raise NoDevice(
-            "torch has no spyre device: torch-loom is not installed or its start-up is switched off"
-        )
+        raise NoDevice("torch has no spyre device: torch-loom is not installed or its start-up is switched off")
     from torch_loom.inductor import runtime
 
     parts = batches(model.tokenize(sentences), batch)

