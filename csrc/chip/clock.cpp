@@ -3,10 +3,14 @@
 // Per core the three sequences run as in the functional engine and meet at credits. A transfer queues at
 // the shared DDR, which serves all active transfers with equal shares and slows down while reads and
 // writes mix (bus turnaround); the core's engine bounds it from below. A segment occupies the compute
-// group for the time of its slowest unit. A release becomes visible when earlier transfers have arrived.
-// Events are ordered by (time, core, sequence), so the result is the same everywhere.
+// group for the time of its slowest unit. A copy between cores takes the shorter way round the ring and holds
+// every link of it for the time its bytes need. A transfer that several cores share is read once, when the
+// last of them has asked for it, and passed on over the ring. A release becomes visible when earlier
+// transfers have arrived. Events are ordered by (time, core, sequence), so the result is the same everywhere.
 #pragma GCC optimize("fp-contract=off")
 #include <algorithm>
+#include <cstdlib>
+#include <map>
 #include <queue>
 
 #include "chip/clock_cost.h"
@@ -72,7 +76,8 @@ class Ddr {
 
 struct Event {
   double time;
-  int core, what;  // sequence 0..2, or 3 + 2 * channel + side for an arriving credit
+  int core,
+      what;  // sequence 0..2, or 3 + number of an arriving credit; after those of channels come ring credits
   bool operator<(const Event& o) const {
     if (time != o.time) return time > o.time;
     if (core != o.core) return core > o.core;
@@ -80,10 +85,52 @@ struct Event {
   }
 };
 
+/// The links of the ring: when each is free, per direction. Link i leads from core i to core i + 1
+/// (clockwise) or from core i + 1 to core i.
+class Ring {
+ public:
+  Ring(std::size_t cores, const Rates& rates)
+      : free_{}, cores_(static_cast<std::int64_t>(cores)), hop_(rates.ring_hop) {
+    for (auto& direction : free_) direction.assign(cores, 0);
+  }
+
+  struct Way {
+    double start, end, arrival;
+  };
+  /// Send for `cycles` from one core to another over the shorter way, clockwise when both are equal.
+  Way send(double now, std::int64_t from, std::int64_t to, double cycles) {
+    const std::int64_t right = (to - from + cores_) % cores_, left = cores_ - right;
+    if (right == 0) return {now, now + cycles, now + cycles};
+    return right <= left ? pass(now, from, right, 0, cycles) : pass(now, from, left, 1, cycles);
+  }
+  double busy() const { return busy_; }  // cycles, summed over the links
+
+ private:
+  Way pass(double now, std::int64_t from, std::int64_t hops, int direction, double cycles) {
+    double start = now;
+    const auto link = [&](std::int64_t k) -> double& {
+      const std::int64_t at = direction ? from - 1 - k : from + k;
+      return free_[direction][static_cast<std::size_t>((at + cores_) % cores_)];
+    };
+    for (std::int64_t k = 0; k < hops; ++k) start = std::max(start, link(k));
+    for (std::int64_t k = 0; k < hops; ++k) link(k) = start + cycles;
+    busy_ += cycles * static_cast<double>(hops);
+    return {start, start + cycles, start + cycles + hop_ * static_cast<double>(hops)};
+  }
+
+  std::vector<double> free_[2];
+  std::int64_t cores_;
+  double hop_, busy_ = 0;
+};
+
 class Clock {
  public:
   Clock(const Program& p, std::span<const std::int64_t> table, const ClockParams& params)
-      : p_(p), rates_(params), ddr_(rates_.ddr_turnaround), cores_(static_cast<std::size_t>(p.cores)) {
+      : p_(p),
+        rates_(params),
+        ddr_(rates_.ddr_turnaround),
+        cores_(static_cast<std::size_t>(p.cores)),
+        ring_(cores_.size(), rates_) {
     launch_ = rates_.launch + static_cast<double>(8 * p.table_words) / rates_.table_bytes;
     for (std::size_t c = 0; c < cores_.size(); ++c) {
       cores_[c].core.start(p, static_cast<std::int64_t>(c), table);
@@ -104,19 +151,22 @@ class Clock {
       } else {
         now = ddr;
         const int id = ddr_.pop(now);
-        CoreTime& core = cores_[static_cast<std::size_t>(id / kSequences)];
-        SequenceTime& s = core.sequence[id % kSequences];
-        const double end = std::max(now, s.engine_free);
-        s.busy += end - s.began;
-        s.arrival = end + (id % kSequences == kLoadSequence ? rates_.ddr_latency : 0);
-        s.transfers = true;
-        events_.push({end, id / kSequences, id % kSequences});
+        const auto shared = passing_.find(id);
+        if (shared == passing_.end()) {
+          complete(id, now, 0);
+        } else {
+          for (const int member : shared->second.members)
+            complete(member, now, pass_on(id, member, now, shared->second.cycles));
+          passing_.erase(shared);
+        }
       }
     }
     for (std::size_t c = 0; c < cores_.size(); ++c)
       for (int s = 0; s < kSequences; ++s)
         if (cores_[c].sequence[s].pc < p_.code[s].size())
           throw Error("DEV-04", p_.name + ": deadlock on core " + std::to_string(c) + " while timing it");
+    if (!gathering_.empty())
+      throw Error("DEV-04", p_.name + ": a shared transfer waits for cores that never ask for it");
     return report();
   }
 
@@ -124,11 +174,16 @@ class Clock {
   struct Frame {
     std::int64_t index, count;
   };
+  struct Shared {  // a load that several cores share
+    std::vector<int> members;
+    double cycles = 0;  // that it occupies a link of the ring
+  };
   struct SequenceTime {
     std::size_t pc = 0;
     std::vector<Frame> frames;
     double began = 0, engine_free = 0, arrival = 0, busy = 0, wait = 0, blocked_since = 0, finished = 0;
     bool blocked = false, woken = false, transfers = false;
+    int awaited = -1;  // the credit it is blocked on, as in Event::what
   };
   struct CoreTime {
     Core core;
@@ -199,6 +254,7 @@ class Clock {
             if (!s.blocked) s.blocked_since = now;
             s.blocked = true;
             s.woken = false;
+            s.awaited = kSequences + static_cast<int>(2 * in.a + in.b);
             return;
           }
           if (s.blocked) end_wait(core, s, in.unit, now);
@@ -220,7 +276,44 @@ class Clock {
         case Opcode::DMA: {
           if (now > e.time) return later(e, now);
           ++s.pc;
-          if (transfer(core, s, p_.dmas[in.a], in.unit, now, e)) return;
+          if (transfer(core, s, in.a, in.unit, now, e)) return;
+          break;
+        }
+        case Opcode::RING_ACQUIRE: {
+          const std::int64_t peer = peer_of(core.core, in.count, in.unit);
+          if (peer >= 0) {
+            if (now > e.time) return later(e, now);
+            std::int64_t& credit = core.core.ring_credit(p_.channels[in.a], peer, in.b);
+            if (credit == 0) {
+              if (!s.blocked) s.blocked_since = now;
+              s.blocked = true;
+              s.woken = false;
+              s.awaited = ring_number(in, peer);
+              return;
+            }
+            if (s.blocked) end_wait(core, s, in.unit, now);
+            --credit;
+          }
+          now += rates_.issue;
+          ++s.pc;
+          break;
+        }
+        case Opcode::RING_RELEASE: {
+          const std::int64_t peer = peer_of(core.core, in.count, in.unit);
+          now += rates_.issue;
+          if (peer >= 0) {
+            const std::int64_t distance = std::abs(peer - core.core.number);
+            const auto hops = static_cast<double>(std::min(distance, p_.cores - distance));
+            const double sent = s.transfers ? std::max(now, s.arrival) : now + hops * rates_.ring_hop;
+            events_.push({sent + rates_.credit, static_cast<int>(peer), ring_number(in, core.core.number)});
+          }
+          ++s.pc;
+          break;
+        }
+        case Opcode::RING_COPY: {
+          if (now > e.time) return later(e, now);
+          now = ring_copy(core, s, p_.ring_copies[in.a], now);
+          ++s.pc;
           break;
         }
         case Opcode::SEG_VEC: {
@@ -239,15 +332,64 @@ class Clock {
     end_ = std::max(end_, s.finished);
   }
 
+  /// The end of a transfer for one core; `extra` cycles pass until the bytes are there.
+  void complete(int id, double now, double extra) {
+    SequenceTime& s = cores_[static_cast<std::size_t>(id / kSequences)].sequence[id % kSequences];
+    const double end = std::max(now, s.engine_free);
+    s.busy += end - s.began;
+    s.arrival = end + extra + (id % kSequences == kLoadSequence ? rates_.ddr_latency : 0);
+    s.transfers = true;
+    events_.push({end, id / kSequences, id % kSequences});
+  }
+
+  /// Cycles until the bytes that core `from` fetched have reached another one; the words stream along while
+  /// DDR delivers them, so only the links' load and the way count.
+  double pass_on(int from, int to, double now, double cycles) {
+    if (from == to) return 0;
+    const Ring::Way way = ring_.send(now - cycles, from / kSequences, to / kSequences, cycles);
+    return std::max(0.0, way.arrival - now);
+  }
+
+  /// A copy between cores: when the sender may go on.
+  double ring_copy(CoreTime& core, SequenceTime& s, const RingCopy& copy, double now) {
+    const std::int64_t peer = peer_of(core.core, copy.core, Unit::MNISU);
+    const TransferCost cost = cost_of(core.core, copy, rates_);
+    if (peer < 0 || cost.bytes == 0) return now;
+    const Ring::Way way = ring_.send(now + rates_.dma_issue, core.core.number, peer, cost.engine);
+    s.busy += way.end - now;
+    s.arrival = std::max(s.arrival, way.arrival);
+    s.transfers = true;
+    return way.end;
+  }
+
+  int ring_number(const Instr& in, std::int64_t peer) const {
+    const auto before = static_cast<std::int64_t>(2 * p_.channels.size());
+    const std::int64_t pair = p_.channels[in.a].ring_number * p_.cores + peer;
+    return kSequences + static_cast<int>(before + 2 * pair + in.b);
+  }
+
   /// Starts a transfer. False: nothing moves.
-  bool transfer(CoreTime& core, SequenceTime& s, const Dma& dma, Unit unit, double now, const Event& e) {
+  bool transfer(CoreTime& core, SequenceTime& s, std::uint32_t number, Unit unit, double now,
+                const Event& e) {
+    const Dma& dma = p_.dmas[number];
     const TransferCost cost = cost_of(core.core, dma, unit, rates_);
     if (cost.bytes == 0) return false;
     const bool write = unit == Unit::MNISU;
-    (write ? written_ : read_) += cost.bytes;
+    const int id = e.core * kSequences + e.what;
     s.began = now;
     s.engine_free = now + cost.engine;
-    ddr_.add(now, cost.ddr, e.core * kSequences + e.what, write);
+    const std::int64_t sharers = dma.shared ? core.core.value(dma.sharers, unit) : 1;
+    if (sharers > 1) {
+      const auto key = std::make_pair(number, core.core.value(dma.group, unit));
+      Shared& waiting = gathering_[key];
+      waiting.members.push_back(id);
+      waiting.cycles = static_cast<double>(cost.bytes) / rates_.ring_bytes;
+      if (static_cast<std::int64_t>(waiting.members.size()) < sharers) return true;
+      passing_.emplace(id, std::move(waiting));
+      gathering_.erase(key);
+    }
+    (write ? written_ : read_) += cost.bytes;
+    ddr_.add(now, cost.ddr, id, write);
     return true;
   }
 
@@ -256,12 +398,14 @@ class Clock {
   void arrive(const Event& e) {
     CoreTime& core = cores_[static_cast<std::size_t>(e.core)];
     const auto credit = static_cast<std::size_t>(e.what - kSequences);
-    ++core.core.credits[credit];
+    if (credit < 2 * p_.channels.size())
+      ++core.core.credits[credit];
+    else
+      ++core.core.ring[credit - 2 * p_.channels.size()];
     for (int s = 0; s < kSequences; ++s) {
       SequenceTime& waiting = core.sequence[s];
       if (!waiting.blocked || waiting.woken) continue;
-      const Instr& in = p_.code[s][waiting.pc];
-      if (2 * in.a + in.b != credit) continue;
+      if (waiting.awaited != e.what) continue;
       waiting.woken = true;
       events_.push({e.time, e.core, s});
     }
@@ -308,6 +452,8 @@ class Clock {
                {"SFU", sfu},
                {"L1SU", l1su},
                {"DDR", {ddr_.busy(), t.cycles - ddr_.busy()}}};
+    if (ring_.busy() > 0)  // summed over all links of both directions
+      t.units["ring"] = {ring_.busy(), 2 * static_cast<double>(cores_.size()) * t.cycles - ring_.busy()};
     const double all = t.cycles * rates_.cores * rates_.corelets;
     t.pt_util = pt.busy_cycles / all;
     t.sfu_util = sfu.busy_cycles / all;
@@ -337,6 +483,9 @@ class Clock {
   Rates rates_;
   Ddr ddr_;
   std::vector<CoreTime> cores_;
+  Ring ring_;
+  std::map<std::pair<std::uint32_t, std::int64_t>, Shared> gathering_;  // by transfer and group
+  std::map<int, Shared> passing_;                                       // by the member that fetches
   std::priority_queue<Event> events_;
   double launch_ = 0, end_ = 0;
   std::int64_t read_ = 0, written_ = 0, steps_ = 0;

@@ -54,11 +54,34 @@ Rates::Rates(const ClockParams& p) {
   start = get(p, "sfu.start_cycles");
   credit = get(p, "sync.credit_cycles");
   issue = get(p, "sync.issue_cycles");
+  ring_bytes = get(p, "ring.bytes_per_cycle");
+  ring_hop = get(p, "ring.hop_cycles");
   launch = get(p, "launch.fixed_ns") * cycles_per_ns;
   table_bytes = get(p, "launch.table_bytes_per_s") / hz;
-  for (double rate : {hz, lx_read, lx_write, lx_strided, ddr_bytes, request_min, request_max, dma_read,
-                      dma_write, macs, sustained, full_rows, lanes, table_bytes})
+  for (double rate : {hz, ring_bytes, lx_read, lx_write, lx_strided, ddr_bytes, request_min, request_max,
+                      dma_read, dma_write, macs, sustained, full_rows, lanes, table_bytes})
     if (!(rate > 0)) throw Error("DEV-08", "a clock rate is zero");
+}
+
+TransferCost cost_of(const Core& core, const RingCopy& copy, const Rates& r) {
+  double leaves = 1, run = copy.leaf;  // contiguous bytes on both sides
+  bool open = true;
+  for (std::size_t d = copy.dims.size(); d-- > 0;) {
+    const RingDim& dim = copy.dims[d];
+    const std::int64_t extent = core.value(dim.extent, Unit::MNISU);
+    if (extent <= 0) return {};
+    leaves *= static_cast<double>(extent);
+    const bool joined = static_cast<double>(core.value(dim.source_stride, Unit::MNISU)) == run &&
+                        static_cast<double>(core.value(dim.target_stride, Unit::MNISU)) == run;
+    open = open && (joined || extent == 1);
+    if (open) run *= static_cast<double>(extent);
+  }
+  TransferCost cost;
+  const double bytes = leaves * copy.leaf;
+  cost.bytes = static_cast<std::int64_t>(std::min(bytes, 9e18));
+  // A run that ends inside a word of the ring wastes the rest of it.
+  cost.engine = bytes / run * ceil_div(run, r.ring_bytes);
+  return cost;
 }
 
 TransferCost cost_of(const Core& core, const Dma& dma, Unit unit, const Rates& r) {

@@ -23,7 +23,8 @@ struct Rates {
   double sustained, full_rows, row_exponent, pt_fill;
   double lanes, simple, transcendental, divide, tree, start;
   double credit, issue;
-  double launch, table_bytes;  // cycles; bytes per cycle
+  double ring_bytes, ring_hop;  // per cycle and link, cycles
+  double launch, table_bytes;   // cycles; bytes per cycle
 };
 
 struct TransferCost {
@@ -38,6 +39,8 @@ struct SegmentCost {
   int corelets = 1;                             // that work on it
 };
 
+/// Payload of a copy between cores and the cycles that it occupies each link of its way.
+TransferCost cost_of(const Core&, const RingCopy&, const Rates&);
 TransferCost cost_of(const Core&, const Dma&, Unit, const Rates&);
 SegmentCost cost_of(const Core&, const Segment&, const Rates&);
 

@@ -16,6 +16,8 @@ void Core::start(const Program& p, std::int64_t core, std::span<const std::int64
   }
   credits.assign(2 * p.channels.size(), 0);
   for (std::size_t c = 0; c < p.channels.size(); ++c) credits[2 * c] = p.channels[c].phases;
+  ring.assign(2 * p.rings * static_cast<std::size_t>(p.cores), 0);
+  for (std::size_t i = 0; i < ring.size(); i += 2) ring[i] = 1;  // empty
 }
 
 Core::Window Core::window(const LxRef& ref, Unit unit) const {

@@ -14,7 +14,7 @@ using Bytes = std::span<const std::uint8_t>;
 
 constexpr std::uint8_t kMagic[8] = {0x89, 'L', 'S', 'P', '\r', '\n', 0x1a, '\n'};
 constexpr std::size_t kHeader = 64, kHash = 32, kEntry = 32, kAlign = 128;
-constexpr std::uint64_t kIndirect = 1, kPt = 2;
+constexpr std::uint64_t kIndirect = 1, kPt = 2, kRing = 4;
 constexpr const char* kTags[] = {"STRS", "META", "DEVP", "ARGS", "SYMS",
                                  "EXPR", "VALT", "GRDS", "LXMP", "CHAN"};
 constexpr std::size_t kTables = std::size(kTags);
@@ -67,7 +67,7 @@ Image unpack(Bytes data) {
   Image image;
   image.flags = load<std::uint32_t>(at + 28);
   image.features = load<std::uint64_t>(at + 32);
-  if (image.features & ~(kIndirect | kPt)) unsupported("required features are not supported");
+  if (image.features & ~(kIndirect | kPt | kRing)) unsupported("required features are not supported");
   if (load<std::uint32_t>(at + 12) != kHeader || any(data.subspan(48, 16)) || (image.flags & ~3u))
     malformed("header fields out of range");
   const std::size_t count = load<std::uint32_t>(at + 24);
@@ -305,7 +305,9 @@ void read_tables(Program& p, std::vector<Cursor>& table, const Pool& strings) {
     c.name = channels.string();
     c.producer = static_cast<Unit>(channels.below<std::uint16_t>(kUnits, "unit"));
     c.consumer = static_cast<Unit>(channels.below<std::uint16_t>(kUnits, "unit"));
-    c.phases = channels.u32();
+    c.phases = channels.take<std::uint16_t>();
+    c.ring = channels.below<std::uint16_t>(2, "channel kind") == 1;
+    if (c.ring) c.ring_number = static_cast<std::uint32_t>(p.rings++);
     held.push_back(channels.u32());
     if (held.back() > limits::kBlocks) channels.fail("too many blocks in a channel");
     p.channels.push_back(std::move(c));
@@ -365,7 +367,8 @@ void read_container(Program& p, Bytes data) {
   for (const Dma& d : p.dmas) indirect |= !d.gathers.empty() || d.has_lanes;
   if (((image.flags & 1) != 0) != symbolic)
     malformed("header flag for symbolic shapes does not match the symbols");
-  if (image.features != ((indirect ? kIndirect : 0) | (p.pts.empty() ? 0 : kPt)))
+  if (image.features !=
+      ((indirect ? kIndirect : 0) | (p.pts.empty() ? 0 : kPt) | (p.ring_copies.empty() ? 0 : kRing)))
     malformed("feature mask does not match the instructions");
 }
 

@@ -47,9 +47,16 @@ struct Core {
   std::vector<std::int64_t> slots;              // numbers of this core
   std::vector<std::int64_t> regs[kUnits];       // scalar registers per stream
   std::vector<std::int64_t> credits;            // channel * 2 + side
+  std::vector<std::int64_t> ring;               // credits of ring channels: see ring_credit()
+  Core* peers = nullptr;                        // all cores of the machine
   std::vector<std::uint32_t> releases[kUnits];  // per channel
 
   void start(const Program&, std::int64_t number, std::span<const std::int64_t> table);
+
+  /// This core's credits of a ring channel towards (side empty) or from (side full) another core.
+  std::int64_t& ring_credit(const Channel& c, std::int64_t peer, std::uint32_t side) {
+    return ring[static_cast<std::size_t>((c.ring_number * program->cores + peer) * 2 + side)];
+  }
 
   std::int64_t value(const Operand& o, Unit unit) const {
     switch (o.kind) {
@@ -82,6 +89,12 @@ void check_lx(const Core&, Unit, const LxRef&, const Core::Window&, Wide low, Wi
 
 /// Run a transfer. Returns an estimate of the work in bytes.
 std::int64_t run_dma(Core&, const Dma&, Unit);
+
+/// The core an operand names, -1 for nobody. Throws DEV-06 for one that does not exist.
+std::int64_t peer_of(const Core&, const Operand&, Unit);
+
+/// Run a copy to another core (which must not run meanwhile). Returns the bytes moved.
+std::int64_t run_ring_copy(Core&, const RingCopy&);
 
 /// Run a segment. Returns an estimate of the work in lanes.
 std::int64_t run_segment(Core&, const Segment&, Workspace&);

@@ -12,6 +12,7 @@ inline constexpr std::int64_t kLxBytes = std::int64_t{1} << 32;
 inline constexpr std::int64_t kNesting = 32, kInstructions = 1 << 18, kRegisters = 1024, kRank = 8;
 inline constexpr std::int64_t kGathers = 8, kQueues = 4096, kSegments = 1 << 20;
 inline constexpr std::int64_t kVecRegisters = 8192, kVecOps = 8192, kVecPorts = 256;
+inline constexpr std::int64_t kRingCounters = 1 << 16;  // ring channels * cores
 inline constexpr std::int64_t kFileBytes = 1 << 28;
 inline constexpr std::int64_t kLetExprs = kExprs - kSlots - kGuards;
 

@@ -221,7 +221,8 @@ class Linker {
       compile_lanes(p_.segments.back());
       emit({Opcode::SEG_VEC, Unit::SFU, static_cast<std::uint32_t>(p_.segments.size() - 1), 0, {}});
       for (Unit u : kComputeUnits)
-        while (!stretch_ends(u) && here(u).op == Opcode::RELEASE) emit(take(u));
+        while (!stretch_ends(u) && (here(u).op == Opcode::RELEASE || here(u).op == Opcode::RING_RELEASE))
+          emit(take(u));
     }
     for (Unit u : kComputeUnits)
       while (!stretch_ends(u)) {

@@ -1,5 +1,6 @@
 // The functional engine: LX of every core, and a pool of host threads over which cores are dealt. Cores
-// share nothing but DDR, so results do not depend on which thread ran which core.
+// share nothing but DDR, so results do not depend on which thread ran which core. Programs whose cores
+// exchange data run on one thread instead: each core in turn goes on until it must wait for another.
 #include <sys/mman.h>
 
 #include <atomic>
@@ -110,6 +111,7 @@ struct Machine::Impl {
     for (std::size_t c = 0; c < cores.size(); ++c) {
       cores[c].lx = lx.data() + c * static_cast<std::size_t>(o.lx_bytes);
       cores[c].ddr = o.ddr;
+      cores[c].peers = cores.data();
     }
     for (Workspace& w : work) w.sgemm = o.sgemm;
   }
@@ -146,6 +148,42 @@ struct Machine::Impl {
     }
   }
 
+  /// Run all cores in turns; the first error or a deadlock ends the launch.
+  void run_together(Workspace& w, const Program& p, std::span<const std::int64_t> table,
+                    std::span<const ArgValue> args) {
+    const auto count = static_cast<std::size_t>(p.cores);
+    std::size_t now = 0;
+    for (std::size_t c = 0; c < count; ++c) errors[c].reset();
+    try {
+      for (std::size_t c = 0; c < count; ++c) {
+        cores[c].args = args;
+        cores[c].start(p, static_cast<std::int64_t>(c), table);
+        runs[c].start(cores[c], p, options.max_steps);
+      }
+      std::vector<bool> finished(count);
+      for (std::size_t left = count; left;) {
+        bool moved = false;
+        for (now = 0; now < count; ++now) {
+          if (finished[now]) continue;
+          finished[now] = runs[now].advance(w);
+          moved |= runs[now].moved() || finished[now];
+          left -= finished[now];
+        }
+        if (moved) continue;
+        std::string waits;
+        for (now = 0; now < count; ++now)
+          if (!finished[now])
+            waits += (waits.empty() ? "core " : "; core ") + std::to_string(now) + ": " + runs[now].waits();
+        now = 0;
+        throw Error("DEV-04", p.name + ": deadlock: " + waits);
+      }
+    } catch (const Error& e) {
+      errors[now] = e;
+    } catch (const std::bad_alloc&) {
+      errors[now] = Error("DEV-09", p.name + ": the host is out of memory");
+    }
+  }
+
   MachineOptions options;
   Reservation lx;
   std::vector<Core> cores;
@@ -173,9 +211,14 @@ void Machine::run(const Program& p, std::span<const std::int64_t> table, std::sp
   Impl& m = *impl_;
   std::lock_guard lock(m.busy);
   m.check(p, table, args);
-  m.pool.run(p.cores, [&](int worker, std::int64_t core) {
-    m.run_core(static_cast<std::size_t>(core), m.work[static_cast<std::size_t>(worker)], p, table, args);
-  });
+  if (p.rings)
+    m.pool.run(1, [&](int worker, std::int64_t) {
+      m.run_together(m.work[static_cast<std::size_t>(worker)], p, table, args);
+    });
+  else
+    m.pool.run(p.cores, [&](int worker, std::int64_t core) {
+      m.run_core(static_cast<std::size_t>(core), m.work[static_cast<std::size_t>(worker)], p, table, args);
+    });
   for (std::int64_t c = 0; c < p.cores; ++c)
     if (const auto& error = m.errors[static_cast<std::size_t>(c)]) throw Error(*error);
 }

@@ -69,12 +69,16 @@ enum class Opcode : std::uint16_t {
   SEG_PT,
   SEG_VEC,
   SEG_STORE,
-  END
+  END,
+  RING_COPY,
+  RING_ACQUIRE,
+  RING_RELEASE
 };
 
 /// One instruction of a stream or of linked code.
 /// LOOP: a = register, b = index of its END_LOOP, count. END_LOOP: b = index of its LOOP.
 /// LET: a = register, b = let expression. ACQUIRE, RELEASE: a = channel, b = side.
+/// RING_ACQUIRE, RING_RELEASE: a = channel, b = side, count = the other core.
 /// Others: a = index into the table of that kind. SEGMENT (linked code only) uses SEG_VEC with a = segment.
 struct Instr {
   Opcode op;
@@ -115,6 +119,18 @@ struct Dma {
   LaneSplit lanes;
   Operand byte_lo, byte_hi;
   bool masked = false;
+  Operand group, sharers{OperandKind::IMM, 1};  // cores of one group fetch the same bytes
+  bool shared = false;
+};
+
+struct RingDim {
+  Operand extent, source_stride, target_stride;
+};
+struct RingCopy {
+  Operand core;
+  LxRef source, target;
+  std::vector<RingDim> dims;
+  int leaf = 128;
 };
 
 struct Port {  // a SegLoad or a SegStore
@@ -202,6 +218,8 @@ struct Channel {
   Unit producer, consumer;
   std::int64_t phases;
   std::vector<std::uint32_t> blocks;
+  bool ring = false;
+  std::uint32_t ring_number = 0;  // among the ring channels
 };
 
 /// The three sequences a core runs: MNILU, the compute group, MNISU.
@@ -222,10 +240,12 @@ class Program {
   std::vector<Block> blocks;
   std::vector<Channel> channels;
   std::size_t table_words = 0;
+  std::size_t rings = 0;      // ring channels
   std::size_t registers = 0;  // scalar registers any stream uses
 
   std::array<std::vector<Instr>, kUnits> streams;  // END not included
   std::vector<Dma> dmas;
+  std::vector<RingCopy> ring_copies;
   std::vector<Port> loads, stores;
   std::vector<PtPart> pts;
   std::vector<VecPart> vecs;

@@ -15,7 +15,8 @@ void CoreRun::start(Core& core, const Program& program, std::int64_t max_steps) 
 }
 
 bool CoreRun::advance(Workspace& work) {
-  for (bool moved = true; moved;) {
+  moved_ = false;
+  for (bool moved = true; moved; moved_ |= moved) {
     moved = false;
     for (int s = 0; s < kSequences; ++s) moved |= step_sequence(s, work);
   }
@@ -30,6 +31,12 @@ std::string CoreRun::waits() const {
     if (state_[s].pc >= program_->code[s].size()) continue;
     const Instr& in = program_->code[s][state_[s].pc];
     const Channel& c = program_->channels[in.a];
+    if (in.op == Opcode::RING_ACQUIRE) {
+      text += std::string(text.empty() ? "" : "; ") + kUnitNames[static_cast<int>(in.unit)] + " waits for " +
+              c.name + (in.b ? ".full of core " : ".empty of core ") +
+              std::to_string(core_->value(in.count, in.unit));
+      continue;
+    }
     text += std::string(text.empty() ? "" : "; ") + kUnitNames[static_cast<int>(in.unit)] + " waits for " +
             c.name + (in.b ? ".full" : ".empty") + " (empty " + std::to_string(core_->credits[2 * in.a]) +
             ", full " + std::to_string(core_->credits[2 * in.a + 1]) + ", phases " +
@@ -119,6 +126,30 @@ bool CoreRun::step_sequence(int sequence, Workspace& work) {
         ++state.pc;
         break;
       }
+      case Opcode::RING_ACQUIRE: {
+        const std::int64_t peer = peer_of(*core_, in.count, in.unit);
+        if (peer >= 0) {
+          std::int64_t& credit = core_->ring_credit(program_->channels[in.a], peer, in.b);
+          if (credit == 0) return moved || state.pc != begin;
+          --credit;
+        }
+        ++state.pc;
+        break;
+      }
+      case Opcode::RING_RELEASE: {
+        const std::int64_t peer = peer_of(*core_, in.count, in.unit);
+        const Channel& c = program_->channels[in.a];
+        if (peer >= 0 && ++core_->peers[peer].ring_credit(c, core_->number, in.b) > 1)
+          fail(*core_, in.unit, "DEV-05",
+               "ring channel " + c.name + (in.b ? ".full" : ".empty") + " gets a second credit for core " +
+                   std::to_string(peer));
+        ++state.pc;
+        break;
+      }
+      case Opcode::RING_COPY:
+        spend(run_ring_copy(*core_, program_->ring_copies[in.a]));
+        ++state.pc;
+        break;
       case Opcode::DMA:
         spend(run_dma(*core_, program_->dmas[in.a], in.unit));
         ++state.pc;

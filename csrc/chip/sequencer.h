@@ -17,6 +17,9 @@ class CoreRun {
   /// Run until nothing can move. True: finished. False: blocked, see waits(). Throws Error.
   bool advance(Workspace& work);
 
+  /// True if the last advance() executed something.
+  bool moved() const { return moved_; }
+
   /// What the blocked sequences wait for, with the counters.
   std::string waits() const;
 
@@ -38,6 +41,7 @@ class CoreRun {
   const Program* program_ = nullptr;
   State state_[kSequences];
   std::int64_t steps_left_ = 0;
+  bool moved_ = false;
 };
 
 }  // namespace loom::chip

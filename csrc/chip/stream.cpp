@@ -103,7 +103,8 @@ class Reader {
 
 Dma read_dma(Reader& r, Unit unit) {
   Dma d;
-  const std::uint32_t flags = r.raw(15, "transfer flags");
+  const std::uint32_t flags = r.raw(31, "transfer flags");
+  d.shared = (flags & 16) != 0;
   d.leaf = kLeaves[flags & 3];
   d.zero_fill = (flags & 4) != 0;
   d.has_lanes = (flags & 8) != 0;
@@ -137,7 +138,27 @@ Dma read_dma(Reader& r, Unit unit) {
     d.lanes.tile_stride = r.operand();
     d.lanes.strides = r.operands(rank);
   }
+  if (d.shared) {
+    d.group = r.operand();
+    d.sharers = r.operand();
+    if (d.group == Operand{} && d.sharers == Operand{OperandKind::IMM, 1})
+      r.fail("a transfer shared by one core");
+  }
   return d;
+}
+
+RingCopy read_ring_copy(Reader& r) {
+  RingCopy c;
+  c.leaf = kLeaves[r.raw(3, "leaf")];
+  c.core = r.operand();
+  c.source = r.lx();
+  c.target = r.lx();
+  for (std::uint32_t i = 0, n = r.raw(limits::kRank, "ring copy rank"); i < n; ++i) {
+    RingDim dim;
+    for (Operand* field : {&dim.extent, &dim.source_stride, &dim.target_stride}) *field = r.operand();
+    c.dims.push_back(dim);
+  }
+  return c;
 }
 
 Port read_port(Reader& r) {
@@ -219,7 +240,7 @@ void read_stream(Program& p, Unit unit, std::span<const std::uint8_t> words) {
   for (std::int64_t count = 1;; ++count) {
     const std::uint32_t code = r.begin();
     if (count > limits::kInstructions) r.fail("too many instructions");
-    if (code < 1 || code > static_cast<std::uint32_t>(Opcode::END))
+    if (code < 1 || code > static_cast<std::uint32_t>(Opcode::RING_RELEASE))
       r.fail("unknown opcode " + std::to_string(code));
     Instr in{static_cast<Opcode>(code), unit, 0, 0, {}};
     const auto here = static_cast<std::uint32_t>(stream.size());
@@ -247,6 +268,17 @@ void read_stream(Program& p, Unit unit, std::span<const std::uint8_t> words) {
         in.b = payload & 1;
         break;
       }
+      case Opcode::RING_ACQUIRE:
+      case Opcode::RING_RELEASE: {
+        const std::uint32_t payload = r.tagged(Kind::CHANNEL);
+        in.a = payload >> 1;
+        in.b = payload & 1;
+        in.count = r.operand();
+        break;
+      }
+      case Opcode::RING_COPY:
+        in.a = add(p.ring_copies, read_ring_copy(r));
+        break;
       case Opcode::DMA:
         in.a = add(p.dmas, read_dma(r, unit));
         break;

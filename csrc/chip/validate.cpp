@@ -80,11 +80,17 @@ void check_tables(const Program& p) {
     require(c.phases >= 1 && c.phases <= limits::kPhases,
             "channel " + c.name + ": " + str(c.phases) + " phases");
     require(c.producer != c.consumer, "channel " + c.name + ": both ends are one unit");
+    require(!c.ring || (c.producer == Unit::MNISU && is_compute(c.consumer) && c.phases == 1),
+            "channel " + c.name + ": a ring channel leads from MNISU to a compute unit with one phase");
     for (std::uint32_t b : c.blocks) {
       require(b < p.blocks.size(), "channel " + c.name + ": block " + str(b));
       require(p.blocks[b].phases == c.phases, "channel " + c.name + ": block with other phases");
     }
   }
+}
+
+void check_rings(const Program& p) {
+  require(static_cast<std::int64_t>(p.rings) * p.cores <= limits::kRingCounters, "too many ring channels");
 }
 
 /// See phase_unit() in validate.py. Returns false when the unit has no business with the channel.
@@ -144,6 +150,15 @@ class StreamCheck {
         case Opcode::RELEASE:
           credit(in);
           break;
+        case Opcode::RING_ACQUIRE:
+        case Opcode::RING_RELEASE:
+          number(in.count);
+          credit(in);
+          break;
+        case Opcode::RING_COPY:
+          need(unit_ == Unit::MNISU, "RING_COPY does not belong to this unit");
+          ring_copy(p_.ring_copies[in.a]);
+          break;
         case Opcode::DMA:
           need(unit_ == Unit::MNILU || unit_ == Unit::MNISU, "DMA does not belong to this unit");
           dma(p_.dmas[in.a]);
@@ -199,7 +214,10 @@ class StreamCheck {
   void credit(const Instr& in) const {
     need(in.a < p_.channels.size(), "channel out of range");
     const Channel& c = p_.channels[in.a];
-    const bool producing = (in.op == Opcode::ACQUIRE) == (in.b == 0);
+    const bool acquires = in.op == Opcode::ACQUIRE || in.op == Opcode::RING_ACQUIRE;
+    const bool between = in.op == Opcode::RING_ACQUIRE || in.op == Opcode::RING_RELEASE;
+    need(between == c.ring, "credits between cores belong to ring channels, others do not");
+    const bool producing = acquires == (in.b == 0);
     need(unit_ == (producing ? c.producer : c.consumer), "the unit is not this end of the channel");
   }
   void lx(LxRef& ref) const {
@@ -216,6 +234,18 @@ class StreamCheck {
     lx(port.lx);
     for (const Operand& s : port.strides) number(s);
   }
+  void ring_copy(RingCopy& c) const {
+    number(c.core);
+    lx(c.source);
+    lx(c.target);
+    const auto ring = [&](const LxRef& r) {
+      return r.channel >= 0 && p_.channels[static_cast<std::size_t>(r.channel)].ring;
+    };
+    need(ring(c.target), "the target must lie in a block of a ring channel");
+    need(!ring(c.source), "the source must not lie in a block of a ring channel");
+    for (const RingDim& d : c.dims)
+      for (const Operand* o : {&d.extent, &d.source_stride, &d.target_stride}) number(*o);
+  }
   void dma(Dma& d) const {
     need(d.arg < p_.args.size() && p_.args[d.arg].kind == 0, "the argument of the transfer is no buffer");
     need(p_.args[d.arg].access & (d.store ? 2 : 1), "the argument does not allow this access");
@@ -225,6 +255,9 @@ class StreamCheck {
       for (const Operand* o : {&dim.extent, &dim.lo, &dim.hi, &dim.ddr_stride, &dim.lx_stride}) number(*o);
     number(d.byte_lo);
     number(d.byte_hi);
+    number(d.group);
+    number(d.sharers);
+    need(!(d.shared && d.store), "only loads can be shared");
     need(!d.masked || (d.store && d.leaf == 128 && !d.dims.empty() && !d.has_lanes),
          "byte_lo/byte_hi belong to stores of sticks with at least one dim");
     need(!(d.zero_fill && d.store), "zero_fill belongs to loads");
@@ -254,6 +287,7 @@ class StreamCheck {
 void validate(Program& p) {
   check_profile(p);
   check_tables(p);
+  check_rings(p);
   for (int u = 0; u < kUnits; ++u) StreamCheck(p, static_cast<Unit>(u)).run();
 }
 

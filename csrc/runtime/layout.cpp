@@ -76,6 +76,7 @@ void build_default(Layout& l, const std::vector<HostDim>& dims) {
   for (std::size_t i = 1; i + 1 < r; ++i)
     l.axes.push_back({dims[i].size, dims[i].stride, {{1, dims[i].size, strides[i - 1]}}});
   l.tile_stride = strides[tile_dim];
+  l.stick_axis = static_cast<int>(l.axes.size());
   l.axes.push_back({stick.size, stick.stride, {{lanes, tiles, l.tile_stride}, {1, lanes, 1}}});
   finish(l);
 }
@@ -98,7 +99,10 @@ void build_row_major(Layout& l, const std::vector<HostDim>& dims) {
     stride *= d.size;
   }
   l.axes.assign(outer.rbegin(), outer.rend());
-  if (r >= 1) l.axes.push_back({columns, 1, {{lanes, tiles, lanes}, {1, lanes, 1}}});
+  if (r >= 1) {
+    l.stick_axis = static_cast<int>(l.axes.size());
+    l.axes.push_back({columns, 1, {{lanes, tiles, lanes}, {1, lanes, 1}}});
+  }
   finish(l);
 }
 
@@ -184,8 +188,17 @@ LayoutPtr make_custom(Format format, std::span<const std::int64_t> sizes,
                                   std::to_string(a.size) + " elements of a host dim");
     std::reverse(a.digits.begin(), a.digits.end());
   }
-  l->regular = false;
   finish(*l);
+  for (std::size_t j = 0; j < l->axes.size() && l->regular; ++j) {
+    const std::vector<Digit>& digits = l->axes[j].digits;
+    if (digits.size() == 1 && digits[0].stride != 1) continue;
+    const std::int64_t lanes = rt::lanes(format);
+    const bool stick = digits.back().stride == 1 && digits.back().mod == lanes &&
+                       (digits.size() == 1 || (digits.size() == 2 && digits[0].div == lanes));
+    l->regular = stick && l->stick_axis < 0;
+    l->stick_axis = static_cast<int>(j);
+    l->tile_stride = digits.size() == 2 ? digits[0].stride : 0;
+  }
   return l;
 }
 

@@ -40,10 +40,11 @@ struct Layout {
   std::vector<AxisMap> axes;  // descending host stride
   std::int64_t elements = 0;  // host elements covered
   std::int64_t bytes = 0;     // on the device, whole sticks
-  /// All axes but the last have one digit and the last is (tile, lane) with all lanes used: what the fast
-  /// transfer understands.
+  /// All axes but the stick's have one digit and the stick's has (tile, lane): what the fast transfer
+  /// understands.
   bool regular = true;
-  std::int64_t tile_stride = 0;  // device elements from a stick of the last axis to the next
+  int stick_axis = -1;           // axis that fills the sticks, -1 when there is none
+  std::int64_t tile_stride = 0;  // device elements from a stick of that axis to the next
 
   /// Device element of host element `h` (relative to the start of the storage).
   std::int64_t at(std::int64_t h) const {

@@ -9,6 +9,8 @@
 #include <thread>
 #include <unordered_map>
 
+#include "runtime/convert.h"
+
 namespace loom::rt {
 namespace {
 
@@ -27,6 +29,7 @@ Settings read_settings() {
   Settings s;
   s.cards = env_int("TORCH_LOOM_CARDS", 1, 1, kMaxCards);
   s.threads = env_int("TORCH_LOOM_THREADS", 0, 0, 1024);
+  s.poison = env_int("TORCH_LOOM_POISON", 0, 0, 1) != 0;
   s.blocking = env_int("TORCH_LOOM_BLOCKING", 0, 0, 1) != 0;
   const char* numerics = std::getenv("TORCH_LOOM_NUMERICS");
   if (numerics != nullptr && *numerics != 0) {
@@ -42,7 +45,6 @@ HostServices services;
 struct State {
   std::mutex mutex;
   std::array<std::atomic<Card*>, kMaxCards> cards{};
-  std::uint8_t* tokens = nullptr;
 };
 
 /// Never destroyed: tensors may outlive static destruction at exit.
@@ -71,9 +73,14 @@ const Settings& settings() {
 
 void set_host_services(const HostServices& s) { services = s; }
 
-Card::Card(int index) : index_(index), memory_(index, &Card::passed, this) {}
+Card::Card(int index) : index_(index), memory_(index, &Card::passed, this) {
+  void* p = ::mmap(nullptr, kTokenSpan, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (p == MAP_FAILED) throw DeviceError("Failed to initialize Spyre runtime: no address space for tokens");
+  tokens_ = static_cast<std::uint8_t*>(p);
+}
 
 Card::~Card() {
+  ::munmap(tokens_, kTokenSpan);
   for (auto& s : streams_) delete s.exchange(nullptr);
 }
 
@@ -167,14 +174,10 @@ Card& card(int index) {
   const std::lock_guard lock(s.mutex);
   c = s.cards[static_cast<std::size_t>(index)].load(std::memory_order_acquire);
   if (c == nullptr) {
-    if (s.tokens == nullptr) {
-      void* p = ::mmap(nullptr, kMaxCards * kTokenSpan, PROT_NONE,
-                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-      if (p == MAP_FAILED)
-        throw DeviceError("Failed to initialize Spyre runtime: no address space for tokens");
-      s.tokens = static_cast<std::uint8_t*>(p);
-      ::pthread_atfork(nullptr, nullptr, &after_fork_in_child);
-    }
+    static const bool watched = [] {
+      return ::pthread_atfork(nullptr, nullptr, &after_fork_in_child) == 0;
+    }();
+    if (!watched) throw DeviceError("Failed to initialize Spyre runtime: cannot watch for forks");
     c = new Card(index);
     s.cards[static_cast<std::size_t>(index)].store(c, std::memory_order_release);
     any_card.store(true);
@@ -200,16 +203,15 @@ void stop() {
   any_card.store(false);
 }
 
-void* Record::token() const {
-  if (bytes == 0) return nullptr;
-  return state().tokens + static_cast<std::uint64_t>(card->index()) * kTokenSpan + 2 * address;
-}
+void* Record::token() const { return bytes == 0 ? nullptr : card->tokens() + 2 * address; }
 
 int card_of_token(const void* token) {
   const auto* p = static_cast<const std::uint8_t*>(token);
-  const std::uint8_t* tokens = state().tokens;
-  if (tokens == nullptr || p < tokens || p >= tokens + kMaxCards * kTokenSpan) return -1;
-  return static_cast<int>(static_cast<std::uint64_t>(p - tokens) / kTokenSpan);
+  for (int i = 0; i < kMaxCards; ++i) {
+    const Card* c = state().cards[static_cast<std::size_t>(i)].load(std::memory_order_acquire);
+    if (c != nullptr && p >= c->tokens() && p < c->tokens() + kTokenSpan) return i;
+  }
+  return -1;
 }
 
 Record* record_of_token(const void* token) {
@@ -218,7 +220,7 @@ Record* record_of_token(const void* token) {
 }
 
 Record::~Record() {
-  if (bytes == 0 || in_bad_fork()) return;
+  if (bytes == 0 || root != nullptr || in_bad_fork()) return;
   card->unlink(*this);
   std::vector<StreamPoint> after;
   streams.push_back(stream);
@@ -229,7 +231,25 @@ Record::~Record() {
   card->memory().free(address, std::move(after));
 }
 
-void note_use(Record& r, std::uint64_t stream) {
+std::unique_ptr<Record> alias(Record& base, LayoutPtr layout, std::shared_ptr<void> owner) {
+  if (static_cast<std::uint64_t>(layout->bytes) > base.bytes)
+    throw DeviceError("the layout takes " + std::to_string(layout->bytes) + " bytes, the storage has " +
+                      std::to_string(base.bytes));
+  auto r = std::make_unique<Record>();
+  r->card = base.card;
+  r->address = base.address;
+  r->bytes = base.bytes;
+  r->dtype = base.dtype;
+  r->host_bytes = base.host_bytes;
+  r->stream = base.stream;
+  r->root = base.root != nullptr ? base.root : &base;
+  r->owner = std::move(owner);
+  r->layout = std::move(layout);
+  return r;
+}
+
+void note_use(Record& record, std::uint64_t stream) {
+  Record& r = record.root != nullptr ? *record.root : record;
   if (r.stream == stream || r.bytes == 0) return;
   const std::lock_guard lock(r.mutex);
   for (std::uint64_t s : r.streams)
@@ -250,6 +270,11 @@ std::unique_ptr<Record> allocate(Card& card, Dtype dtype, LayoutPtr layout, std:
     r->address = card.memory().allocate(bytes);
     r->bytes = bytes;
     card.link(*r);
+    if (settings().poison) {
+      // 0x7FFF is NaN as df16 and half, 0x7FFF7FFF is NaN as float32.
+      const std::uint16_t nan = 0x7FFF;
+      fill_run(r->base(), 1, &nan, 2, bytes / 2);
+    }
   }
   return r;
 }

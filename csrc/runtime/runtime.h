@@ -30,6 +30,7 @@ struct Settings {
   int cores = 32;
   std::int64_t lx_bytes = 2 << 20;
   bool ieee = false;      // TORCH_LOOM_NUMERICS=ieee
+  bool poison = false;    // TORCH_LOOM_POISON=1: fresh device memory holds NaN
   bool blocking = false;  // TORCH_LOOM_BLOCKING=1: launches return after execution
 };
 const Settings& settings();
@@ -74,6 +75,8 @@ class Card {
   void add_modelled(double ns) { modelled_ns_.fetch_add(ns, std::memory_order_relaxed); }
 
   Rings& rings();
+  /// Start of the range that tokens of this card lie in; every access to it faults.
+  std::uint8_t* tokens() const { return tokens_; }
 
   /// Every live record of the card is in a list, so that a bare token can be traced back to it.
   void link(struct Record&);
@@ -85,6 +88,7 @@ class Card {
  private:
   const int index_;
   Memory memory_;
+  std::uint8_t* tokens_ = nullptr;
   std::mutex streams_mutex_;
   std::array<std::atomic<Stream*>, kStreams> streams_{};
   std::unique_ptr<Rings, RingsDeleter> rings_;
@@ -123,8 +127,10 @@ struct Record {
   Dtype dtype = Dtype::U8;  // what the storage holds, seen from the host
   bool raw = false;         // bytes allocated before any tensor gave them a type
   LayoutPtr layout;
-  std::uint64_t stream = 0;                     // stream current at allocation
-  std::mutex mutex;                             // guards `streams`
+  Record* root = nullptr;       // record that owns the block when this one only reads it another way
+  std::shared_ptr<void> owner;  // keeps that record alive
+  std::uint64_t stream = 0;     // stream current at allocation
+  std::mutex mutex;             // guards `streams`
   Record *next = nullptr, *previous = nullptr;  // the card's list
   std::vector<std::uint64_t> streams;           // other streams that use the block (record_stream)
 
@@ -139,6 +145,9 @@ void note_use(Record&, std::uint64_t stream);
 
 /// New storage record with undefined content.
 std::unique_ptr<Record> allocate(Card&, Dtype, LayoutPtr, std::uint64_t host_bytes, std::uint64_t stream);
+
+/// Second record of a block with another layout; `owner` keeps the first one alive.
+std::unique_ptr<Record> alias(Record&, LayoutPtr, std::shared_ptr<void> owner);
 
 /// Layout objects are shared: equal questions give the same object.
 LayoutPtr layout_for(Kind, Format, std::span<const std::int64_t> sizes, std::span<const std::int64_t> strides,

@@ -57,7 +57,7 @@ class Placement {
       return used_[j] == 0 && axis.size % k == 0 && m > 1 && m < n && n % m == 0 ? m : -1;
     }
     used_[j] = last;
-    const bool stick = j + 1 == used_.size();
+    const bool stick = static_cast<int>(j) == layout_.stick_axis;
     *move = {stick, stick ? k : k * axis.digits[0].stride};
     return 0;
   }
@@ -130,9 +130,14 @@ Cursor make_cursor(const Side& s) {
   c.lanes = lanes(s.layout->format);
   c.lane_bits = std::countr_zero(static_cast<std::uint64_t>(c.lanes));
   c.tile_stride = s.layout->tile_stride;
-  for (std::size_t j = 0; j + 1 < axes.size(); ++j)
-    c.element += s.offset / axes[j].host_stride % axes[j].size * axes[j].digits[0].stride;
-  if (!axes.empty()) c.x = s.offset % axes.back().size;
+  for (std::size_t j = 0; j < axes.size(); ++j) {
+    const std::int64_t index = s.offset / axes[j].host_stride % axes[j].size;
+    if (static_cast<int>(j) == s.layout->stick_axis) {
+      c.x = index;
+    } else {
+      c.element += index * axes[j].digits[0].stride;
+    }
+  }
   return c;
 }
 

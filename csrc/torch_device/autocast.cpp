@@ -4,10 +4,18 @@
 
 namespace {
 
+using at::IntArrayRef;
 using at::Scalar;
 using at::ScalarType;
 using at::Tensor;
 using namespace at::autocast;
+
+/// Its half-precision form overflows where the form on logits does not.
+Tensor refuse_binary_cross_entropy(const Tensor&, const Tensor&, const std::optional<Tensor>&, std::int64_t) {
+  TORCH_CHECK(false,
+              "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast; use ",
+              "binary_cross_entropy_with_logits or BCEWithLogitsLoss, which are safe");
+}
 
 TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, m) { m.fallback(torch::CppFunction::makeFallthrough()); }
 
@@ -21,7 +29,7 @@ TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, m) {
   AT_FORALL_FP32_SET_OPT_DTYPE(LOOM_FP32_OPT)
   AT_FORALL_DIFFERENT_REDISPATCH_SIGNATURE(KERNEL_DIFFERENT_REDISPATCH_SIGNATURE_PRIVATEUSEONE)
   AT_FORALL_PROMOTE(LOOM_PROMOTE)
-  m.impl(TORCH_SELECTIVE_NAME("aten::binary_cross_entropy"), TORCH_FN((&binary_cross_entropy_banned)));
+  m.impl("binary_cross_entropy", &refuse_binary_cross_entropy);
 }
 
 }  // namespace

@@ -83,6 +83,43 @@ at::Tensor empty_strided(std::vector<std::int64_t> size, std::vector<std::int64_
                      kind_of(kind));
 }
 
+rt::LayoutPtr raw_layout(rt::Format format, const rt::Dims& size, const rt::Dims& stride,
+                         const rt::Dims& device_size, const rt::Dims& stride_map) {
+  rt::LayoutPtr custom = rt::make_custom(format, size, stride, device_size, stride_map);
+  const auto plain = rt::layout_for(rt::Kind::Default, format, size, stride, custom->elements);
+  return rt::same_bytes(*plain, *custom) ? plain : custom;
+}
+
+at::Tensor empty_with_layout(const rt::Dims& size, const rt::Dims& stride, const py::object& dtype, int index,
+                             const rt::Dims& device_size, const rt::Dims& stride_map) {
+  TORCH_CHECK_TYPE(THPDtype_Check(dtype.ptr()), "dtype must be a torch.dtype");
+  const auto type = reinterpret_cast<THPDtype*>(dtype.ptr())->scalar_type;
+  rt::Format format;
+  supported_dtype(type, &format);
+  return make_tensor(size, stride, type, static_cast<c10::DeviceIndex>(index < 0 ? current_device() : index),
+                     raw_layout(format, size, stride, device_size, stride_map));
+}
+
+at::Tensor alias_with_layout(const at::Tensor& t, const rt::Dims& size, const rt::Dims& stride,
+                             std::int64_t offset, const rt::Dims& device_size, const rt::Dims& stride_map) {
+  const rt::Format format = record_of(on_spyre(t, "a reinterpretation")).layout->format;
+  return make_alias(t, size, stride, offset, raw_layout(format, size, stride, device_size, stride_map));
+}
+
+void set_layout(const at::Tensor& t, const rt::Dims& device_size, const rt::Dims& stride_map) {
+  rt::Record& r = record_of(on_spyre(t, "set_spyre_tensor_layout"));
+  rt::Dims size, stride;
+  for (const auto& a : r.layout->axes) {
+    size.push_back(a.size);
+    stride.push_back(a.host_stride);
+  }
+  auto layout = raw_layout(r.layout->format, size, stride, device_size, stride_map);
+  if (static_cast<std::uint64_t>(layout->bytes) > r.bytes)
+    throw rt::DeviceError("the layout takes " + std::to_string(layout->bytes) + " bytes, the storage has " +
+                          std::to_string(r.bytes));
+  r.layout = std::move(layout);
+}
+
 /// The bytes of a storage as the device holds them, for inspection and tests.
 py::bytes device_bytes(const at::Tensor& t) {
   const rt::Record& r = record_of(on_spyre(t, "device_bytes"));
@@ -132,6 +169,9 @@ PYBIND11_MODULE(_device, m) {
     return t.device().type() == kSpyre && has_layout(t, kind_of(kind));
   });
   m.def("relayout", &relayout);
+  m.def("empty_with_layout", &empty_with_layout);
+  m.def("alias_with_layout", &alias_with_layout);
+  m.def("set_layout", &set_layout);
   m.def("device_bytes", &device_bytes);
 
   bind_launch(m);

@@ -199,6 +199,23 @@ at::Tensor make_tensor(c10::IntArrayRef size, c10::IntArrayRef stride, c10::Scal
                      rt::layout_for(kind, format, size, stride, static_cast<std::int64_t>(elements)));
 }
 
+at::Tensor make_alias(const at::Tensor& t, c10::IntArrayRef size, c10::IntArrayRef stride,
+                      std::int64_t offset, rt::LayoutPtr layout) {
+  rt::Record& base = record_of(t);
+  const std::size_t bytes = at::detail::computeStorageNbytes(size, stride, t.itemsize(), offset);
+  auto record = rt::alias(base, std::move(layout), std::make_shared<c10::Storage>(t.storage()));
+  record->host_bytes = bytes;
+  void* token = record->token();
+  c10::DataPtr ptr(token, record.release(), &delete_record, t.device());
+  auto storage = c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(), bytes, std::move(ptr), &device_allocator(), /*resizable=*/false);
+  auto out = at::detail::make_tensor<c10::TensorImpl>(
+      c10::Storage(std::move(storage)), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), t.dtype());
+  out.unsafeGetTensorImpl()->set_storage_offset(offset);
+  out.unsafeGetTensorImpl()->set_sizes_and_strides(size, stride);
+  return out;
+}
+
 void resize_storage(c10::StorageImpl& storage, std::size_t bytes) {
   const rt::Record& old = record_of(storage);
   const c10::DeviceIndex index = storage.device().index();

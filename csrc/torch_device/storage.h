@@ -36,6 +36,10 @@ at::Tensor make_tensor(c10::IntArrayRef size, c10::IntArrayRef stride, c10::Scal
 at::Tensor make_tensor(c10::IntArrayRef size, c10::IntArrayRef stride, c10::ScalarType, c10::DeviceIndex,
                        rt::LayoutPtr layout);
 
+/// Tensor of a new storage over the block of `t`, read with another layout and geometry.
+at::Tensor make_alias(const at::Tensor& t, c10::IntArrayRef size, c10::IntArrayRef stride,
+                      std::int64_t offset, rt::LayoutPtr layout);
+
 /// Replaces the storage's block by one of `bytes` host bytes; what both hold keeps its place in host order.
 void resize_storage(c10::StorageImpl&, std::size_t bytes);
 

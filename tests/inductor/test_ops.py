@@ -194,3 +194,17 @@ def test_products_over_one_or_no_element():
 def test_empty_tensors():
     check(lambda a: a + 1, half(0, 70))
     check(lambda a: a.sum(0), half(0, 70))
+
+
+@pytest.mark.parametrize("dim", [0, 1, None])
+def test_reductions_too_long_for_one_tile(dim):
+    x = half(30001, 70) if dim == 0 else half(3, 200001) if dim == 1 else half(2001, 777)
+    over = (lambda f: lambda a: f(a)) if dim is None else (lambda f: lambda a: f(a, dim))
+    check(over(torch.sum), x, absolute=2e-1)
+    check(over(torch.amax), x)
+    check(lambda a: (a * 2 + 1).mean() if dim is None else (a * 2 + 1).mean(dim), x, absolute=1e-4)
+
+
+def test_matmul_with_a_k_too_long_for_one_tile():
+    check(lambda a, b: a @ b, half(40, 20001, scale=0.1), half(20001, 70, scale=0.1), absolute=1e-3)
+    check(lambda a, w: F.gelu(F.linear(a, w)), half(70, 9000, scale=0.1), half(33, 9000, scale=0.1), absolute=1e-3)

@@ -117,7 +117,7 @@ def comparison():
         {"aten::foo": 2},
         1,
         rows,
-        {},
+        [],
     )
 
 

@@ -271,3 +271,12 @@ def test_files_that_are_not_text_are_diagnosed(tmp_path):
         load(path)
     with pytest.raises(FileNotFoundError):
         load(tmp_path / "missing.ktir")
+
+
+@pytest.mark.parametrize("line", ['ktdf_arch.device @spyre import("arch.mlir")', "ktdf_arch.device import(@a::@b (x))"])
+def test_device_imports_are_kept_as_they_are(line):
+    loaded = load(f"module {{\n{line}\nfunc.func @f() {{\nreturn\n}}\n}}")
+    assert line in str(loaded)
+    assert load(loaded.print(generic=True)).module.is_structurally_equivalent(loaded.module)
+    with pytest.raises(KtirError):
+        load("module {\nktdf_arch.device @spyre\n}")

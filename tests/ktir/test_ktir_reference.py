@@ -583,3 +583,52 @@ def test_colliding_scatter_takes_the_last_point_and_can_be_reported():
     assert error_of(program, **arrays, check_collisions=True).code == "KT-X11"
     assert error_of(program, **{**arrays, "i": np.array([5, -1, 3, 2], np.int32)}).code == "KT-X04"
     assert error_of(program, **{**arrays, "i": np.array([5, 8, 3, 2], np.int32)}).code == "KT-X04"
+
+
+def test_the_module_may_record_its_address_unit():
+    text = "%p = arith.constant 0 : index\n%q = arith.constant 512 : index\n" + COPY.replace("%x", "%p").replace(
+        "%y", "%q"
+    )
+    module = 'module attributes {torch_loom.address_unit = "bytes"} {\n' + body(text, arguments="", grid=None) + "}"
+    x = np.arange(256, dtype=np.float16).reshape(4, 64)
+    assert (load(module).run(memory={0: x})[512].reshape(4, 64) == x).all()
+    assert "torch_loom.address_unit" in str(load(module))
+
+
+def test_subviews_of_views_are_read_through():
+    text = (
+        view("v", "%x", [8, 64])
+        + (
+            "%s = memref.subview %v[2, 0] [3, 64] [2, 1] : memref<8x64xf16> to memref<3x64xf16, "
+            "strided<[128, 1], offset: 128>>\n"
+        )
+        + "%c0 = arith.constant 0 : index\n%d = memref.dim %s, %c0 : memref<3x64xf16, strided<[128, 1], offset: 128>>\n"
+        + tile("a", "s", [3, 64], ["0", "0"], [3, 64]).replace(
+            "memref<3x64xf16>", "memref<3x64xf16, strided<[128, 1], offset: 128>>"
+        )
+        + "%b = ktdp.load %a : <3x64xindex> -> tensor<3x64xf16>\n"
+        + view("w", "%y", [3, 64])
+        + tile("c", "w", [3, 64], ["0", "0"], [3, 64])
+        + "ktdp.store %b, %c : tensor<3x64xf16>, <3x64xindex>"
+    )
+    x = np.arange(512, dtype=np.float16).reshape(8, 64)
+    found = load(body(text, arguments="%x: index, %y: index", grid=None)).run(x=x, y=np.zeros((3, 64), np.float16))["y"]
+    assert (found == x[2:7:2]).all()
+
+
+def test_sums_may_be_folded_pairwise():
+    x = (np.random.default_rng(1).standard_normal((4, 8)) * 1e3).astype(np.float32)
+    program = load(
+        body(REDUCE.replace("KIND", "f32").replace("OP", "arith.addf"), arguments="%x: index, %y: index", grid=None)
+    )
+    ordered = program.run(x=x, y=np.zeros(4, np.float32))["y"]
+    expected = x[:, 0].copy()
+    for k in range(1, 8):
+        expected = expected + x[:, k]
+    assert (ordered == expected).all()
+    pairs = x[:, 0::2] + x[:, 1::2]
+    quads = pairs[:, 0::2] + pairs[:, 1::2]
+    paired = program.run(x=x, y=np.zeros(4, np.float32), fold="pairwise")["y"]
+    assert (paired == quads[:, 0] + quads[:, 1]).all()
+    with pytest.raises(ValueError, match="fold is one of"):
+        program.run(x=x, y=np.zeros(4, np.float32), fold="random")

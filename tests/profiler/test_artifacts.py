@@ -13,7 +13,7 @@ from torch_loom.spyrecode.model import Program, Unit
 def kernel(tmp_path):
     program = Program("k", arch.load("spyre-mini").profile(), 1, (), (), (), (), (), (), dict.fromkeys(Unit, ()))
     spyrecode.write_dir(tmp_path / "cache" / "k", program, debug={"schedule.mlir": "s"})
-    return Kernel("k", "the ktir", "the schedule", "the dataflow", tmp_path / "cache" / "k")
+    return Kernel("k", "k", "the ktir", "the schedule", "the dataflow", tmp_path / "cache" / "k")
 
 
 def test_every_level_of_a_kernel_is_written(kernel, tmp_path):

@@ -61,7 +61,7 @@ def demo(
             pending = places.enter_context(PendingFile(json_file)) if json_file else None
             with Artifacts(artifacts) as folder:
                 result = compare(load_minilm(), texts, batch or len(texts), device_dtype, console)
-                paths = {name: folder.write(kernel) for name, kernel in result.kernels.items()}
+                paths = {kernel.name: folder.write(kernel) for kernel in result.kernels}
             if pending:
                 pending.commit(json.dumps(result.figures(paths), indent=1) + "\n")
     except (UnsupportedDtype, MissingExtra, NoDevice, ArtifactsError) as error:

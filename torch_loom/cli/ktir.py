@@ -25,10 +25,12 @@ AssumeSpace = Annotated[
     str | None, typer.Option("--assume-memory-space", help="Memory space of views that name none: global or ct_local.")
 ]
 AllowL0 = Annotated[bool, typer.Option("--allow-l0", help="Accept the register space L0.")]
-Unit = Annotated[str, typer.Option("--address-unit", help="What addresses count: element, byte or stick.")]
+Unit = Annotated[str | None, typer.Option("--address-unit", help="What addresses count: element, byte or stick.")]
 
 
-def _unit(name: str) -> str:
+def _unit(name: str | None) -> str | None:
+    if name is None:
+        return None
     found = _UNITS.get(name) or (name if name in _UNITS.values() else None)
     if found is None:
         raise Usage(f"--address-unit is element, byte or stick, not '{name}'")
@@ -84,7 +86,7 @@ def check(
     assume_bound: Annotated[
         list[str] | None, typer.Option("--assume-bound", help="NAME=N: upper bound of an argument.")
     ] = None,
-    address_unit: Unit = "element",
+    address_unit: Unit = None,
     chip: Annotated[str, typer.Option("--chip", help="Chip preset or description file.")] = "spyre",
     compat: Annotated[bool, typer.Option("--compat", help="One id on a multi-dim grid is the first.")] = False,
     split_input: Annotated[bool, typer.Option("--split-input", help="'// -----' separates programs.")] = False,
@@ -163,7 +165,7 @@ def run(
     chip: Annotated[str, typer.Option("--chip", help="Chip preset for engine chip.")] = "spyre",
     numerics: Annotated[str, typer.Option("--numerics", help="ieee, or df16 for the chip's format.")] = "ieee",
     accumulate: Annotated[str, typer.Option("--accumulate", help="f32 or storage.")] = "f32",
-    address_unit: Unit = "element",
+    address_unit: Unit = None,
     strict_bounds: Annotated[bool, typer.Option("--strict-bounds", help="Points outside a view are errors.")] = False,
     check_collisions: Annotated[bool, typer.Option("--check-collisions", help="Report colliding scatters.")] = False,
     seed: Annotated[int, typer.Option("--seed", help="Seed of randn arguments.")] = 0,

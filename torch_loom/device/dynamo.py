@@ -51,9 +51,7 @@ class SpyreInterface(DeviceInterface):
     @staticmethod
     def _set_stream_by_id(stream_id: int, device_index: int, device_type: int) -> None:
         module.set_device(device_index)
-        streams.set_stream(
-            torch.Stream(stream_id=stream_id, device_index=device_index, device_type=device_type)
-        )
+        streams.set_stream(torch.Stream(stream_id=stream_id, device_index=device_index, device_type=device_type))
 
     @staticmethod
     def get_raw_stream(device_idx: int) -> int:

@@ -1,26 +1,147 @@
-"""``SpyreTensorLayout``: the public description of a storage's layout, as a value."""
+"""Layouts of device tensors under their public names: look at, choose, reinterpret.
+
+The algebra is ``torch_loom.layout``; this module only carries layouts to and from storages.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from torch_loom import _device
+from torch_loom.layout import (
+    DataFormats,
+    ElementArrangement,
+    SpyreTensorLayout,
+    contiguous_strides,
+    device_format,
+)
+
+__all__ = [
+    "DataFormats",
+    "ElementArrangement",
+    "SpyreTensorLayout",
+    "as_strided_with_layout",
+    "copy_tensor",
+    "device_tensor_layout",
+    "empty_with_layout",
+    "get_device_dtype",
+    "get_elem_in_stick",
+    "get_spyre_tensor_layout",
+    "reinterpret_tensor",
+    "reinterpret_tensor_with_layout",
+    "set_spyre_tensor_layout",
+    "to_layout",
+]
+
+_BYTES = {"SENUINT8": DataFormats.SENINT8}
+"""The public list of formats has no unsigned byte; a layout only needs its width."""
 
 
-@dataclass(frozen=True, init=False)
-class SpyreTensorLayout:
-    """device_size: extents of the device dims, outermost first, the last one a stick; stride_map: host
-    elements per step of each device dim (-1: padding or size-1); device_dtype: name of the data format."""
+def _index(device: Any) -> int:
+    from torch_loom.device.module import _index as index
 
-    device_size: tuple[int, ...]
-    stride_map: tuple[int, ...]
-    device_dtype: str
+    return index(device)
 
-    def __init__(self, device_size: list[int], stride_map: list[int], device_dtype: str) -> None:
-        object.__setattr__(self, "device_size", tuple(device_size))
-        object.__setattr__(self, "stride_map", tuple(stride_map))
-        object.__setattr__(self, "device_dtype", device_dtype)
 
-    def __repr__(self) -> str:
-        return (
-            f"SpyreTensorLayout(device_size={list(self.device_size)}, stride_map ={list(self.stride_map)}, "
-            f"device_dtype=DataFormats.{self.device_dtype})"
+def device_tensor_layout(tensor: torch.Tensor) -> SpyreTensorLayout | None:
+    """Layout of the storage of a spyre tensor; None for tensors of other devices and fake tensors."""
+    if tensor.device.type != "spyre" or type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+        return None
+    raw = _device.layout(tensor)
+    fmt = _BYTES.get(raw["format"]) or DataFormats[raw["format"]]
+    return SpyreTensorLayout(raw["device_size"], raw["stride_map"], fmt)
+
+
+def get_spyre_tensor_layout(tensor: torch.Tensor) -> SpyreTensorLayout:
+    """Layout of the storage of a spyre tensor."""
+    layout = device_tensor_layout(tensor)
+    if layout is None:
+        raise TypeError(f"a tensor on {tensor.device} has no device layout")
+    return layout
+
+
+def _standard(layout: SpyreTensorLayout) -> tuple[list[int], list[int]]:
+    if layout.element_arrangement != ElementArrangement.STANDARD:
+        raise RuntimeError(
+            f"Spyre backend does not support: storages in element arrangement {layout.element_arrangement}; "
+            "copy to a layout in standard order"
         )
+    return layout.device_size, layout.stride_map
+
+
+def empty_with_layout(
+    size: Sequence[int],
+    layout: SpyreTensorLayout,
+    dtype: torch.dtype | None = None,
+    device: Any = None,
+    stride: Sequence[int] | None = None,
+) -> torch.Tensor:
+    """Tensor with undefined content whose storage lies in ``layout``; host strides are contiguous unless given."""
+    dtype = dtype or torch.get_default_dtype()
+    size = list(size)
+    stride = contiguous_strides(size) if stride is None else list(stride)
+    return _device.empty_with_layout(size, stride, dtype, _index(device), *_standard(layout))
+
+
+def to_layout(tensor: torch.Tensor, layout: SpyreTensorLayout) -> torch.Tensor:
+    """The tensor itself when its storage already lies in ``layout``, else a copy that does."""
+    if device_tensor_layout(tensor) == layout and tensor.storage_offset() == 0:
+        return tensor
+    dense = tensor if tensor.is_contiguous() else tensor.contiguous()
+    device = tensor.device if tensor.device.type == "spyre" else None
+    out = empty_with_layout(dense.shape, layout, tensor.dtype, device)
+    return out.copy_(dense)
+
+
+def set_spyre_tensor_layout(tensor: torch.Tensor, layout: SpyreTensorLayout) -> None:
+    """Declare that the bytes of the tensor's storage lie in ``layout``; nothing moves."""
+    _device.set_layout(tensor, *_standard(layout))
+
+
+def reinterpret_tensor_with_layout(
+    tensor: torch.Tensor,
+    size: Sequence[int],
+    stride: Sequence[int],
+    offset: int,
+    layout: SpyreTensorLayout,
+) -> torch.Tensor:
+    """The tensor's bytes as an allocation of the given geometry and layout. ``offset`` is added to the tensor's own."""
+    offset += tensor.storage_offset()
+    return _device.alias_with_layout(tensor, list(size), list(stride), offset, *_standard(layout))
+
+
+def as_strided_with_layout(
+    tensor: torch.Tensor,
+    size: Sequence[int],
+    stride: Sequence[int],
+    offset: int,
+    layout: SpyreTensorLayout,
+) -> torch.Tensor:
+    """Like ``reinterpret_tensor_with_layout``, with ``offset`` in place of the tensor's own."""
+    return _device.alias_with_layout(tensor, list(size), list(stride), offset, *_standard(layout))
+
+
+def reinterpret_tensor(
+    tensor: torch.Tensor, size: Sequence[int], stride: Sequence[int], offset: int = 0
+) -> torch.Tensor:
+    """A view with the given sizes and strides, ``offset`` added to the tensor's own; the layout stays."""
+    return tensor.as_strided(size, stride, tensor.storage_offset() + offset)
+
+
+def get_device_dtype(dtype: torch.dtype) -> DataFormats:
+    """Device format of a torch dtype."""
+    return device_format(dtype)
+
+
+def get_elem_in_stick(dtype: torch.dtype) -> int:
+    """Elements of a torch dtype in a stick."""
+    probe = torch.empty(0, dtype=dtype, device="spyre")
+    return _device.layout(probe)["device_size"][-1]
+
+
+def copy_tensor(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    """Copy between host and device, or inside the device; returns ``target``."""
+    return target.copy_(source, non_blocking)

@@ -10,6 +10,22 @@ import torch
 
 from torch_loom import _device
 from torch_loom.device import memory, settings
+from torch_loom.device.layouts import (
+    DataFormats,
+    ElementArrangement,
+    SpyreTensorLayout,
+    as_strided_with_layout,
+    copy_tensor,
+    device_tensor_layout,
+    empty_with_layout,
+    get_device_dtype,
+    get_elem_in_stick,
+    get_spyre_tensor_layout,
+    reinterpret_tensor,
+    reinterpret_tensor_with_layout,
+    set_spyre_tensor_layout,
+    to_layout,
+)
 from torch_loom.device.memory import (
     empty_cache,
     max_memory_allocated,
@@ -46,9 +62,14 @@ from torch_loom.device.streams import (
 )
 
 __all__ = [
+    "DataFormats",
+    "ElementArrangement",
     "Event",
     "FallbackWarning",
+    "SpyreTensorLayout",
     "Stream",
+    "as_strided_with_layout",
+    "copy_tensor",
     "current_device",
     "current_stream",
     "default_stream",
@@ -57,13 +78,18 @@ __all__ = [
     "device_of",
     "device_tensor_layout",
     "empty_cache",
+    "empty_with_layout",
     "fallbacks",
+    "free_runtime",
     "get_amp_supported_dtype",
     "get_device_capability",
+    "get_device_dtype",
     "get_device_name",
     "get_device_properties",
+    "get_elem_in_stick",
     "get_rng_state",
     "get_rng_state_all",
+    "get_spyre_tensor_layout",
     "init",
     "initial_seed",
     "is_available",
@@ -80,6 +106,8 @@ __all__ = [
     "memory_snapshot",
     "memory_stats",
     "memory_summary",
+    "reinterpret_tensor",
+    "reinterpret_tensor_with_layout",
     "reset_accumulated_memory_stats",
     "reset_fallbacks",
     "reset_peak_memory_stats",
@@ -89,11 +117,12 @@ __all__ = [
     "set_per_process_memory_fraction",
     "set_rng_state",
     "set_rng_state_all",
+    "set_spyre_tensor_layout",
     "set_stream",
     "start_runtime",
-    "free_runtime",
     "stream",
     "synchronize",
+    "to_layout",
 ]
 
 
@@ -139,9 +168,7 @@ def _index(device: Any = None, optional: bool = True) -> int:
     if index is None or index == -1:
         return current_device()
     if not 0 <= index < device_count():
-        raise RuntimeError(
-            f"spyre device {index} does not exist: {device_count()} visible (TORCH_LOOM_CARDS)"
-        )
+        raise RuntimeError(f"spyre device {index} does not exist: {device_count()} visible (TORCH_LOOM_CARDS)")
     return index
 
 
@@ -286,19 +313,6 @@ def fallbacks() -> dict[str, int]:
 def reset_fallbacks() -> None:
     """Set all fallback counts to zero."""
     _device.reset_fallbacks()
-
-
-# ---- layout ----
-
-
-def device_tensor_layout(tensor: torch.Tensor) -> Any:
-    """Layout of the storage of a spyre tensor; None for tensors of other devices and fake tensors."""
-    if tensor.device.type != "spyre" or type(tensor) not in (torch.Tensor, torch.nn.Parameter):
-        return None
-    from torch_loom.device.layouts import SpyreTensorLayout
-
-    raw = _device.layout(tensor)
-    return SpyreTensorLayout(raw["device_size"], raw["stride_map"], raw["format"])
 
 
 class _Utils:

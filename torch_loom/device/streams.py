@@ -28,9 +28,7 @@ class Stream(torch.Stream):
 class Event(torch.Event):
     """A mark in a stream's order."""
 
-    def __new__(
-        cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
-    ) -> Event:
+    def __new__(cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> Event:
         if interprocess:
             raise RuntimeError("Spyre backend does not support: events shared between processes")
         device = torch.device("spyre", _device.current_device())

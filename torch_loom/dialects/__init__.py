@@ -16,15 +16,18 @@ from xdsl.context import Context
 def _base_context() -> Context:
     from xdsl.dialects import builtin, func, memref
 
+    from torch_loom.dialects.ktdf_arch import KtdfArch
     from torch_loom.dialects.ktdp import Ktdp
     from torch_loom.dialects.spyreop import Spyreop
-    from torch_loom.dialects.upstream_arith import Arith, Math
+    from torch_loom.dialects.upstream_affine import Affine
+    from torch_loom.dialects.upstream_arith import Arith
     from torch_loom.dialects.upstream_linalg import Linalg
-    from torch_loom.dialects.upstream_scf import Affine, Scf
+    from torch_loom.dialects.upstream_math import Math
+    from torch_loom.dialects.upstream_scf import Scf
     from torch_loom.dialects.upstream_tensor import Tensor
 
     context = Context(allow_unregistered=True)
-    ours = (Ktdp, Spyreop, Arith, Math, Linalg, Tensor, Scf, Affine)
+    ours = (Ktdp, KtdfArch, Spyreop, Arith, Math, Linalg, Tensor, Scf, Affine)
     for dialect in (builtin.Builtin, func.Func, memref.MemRef, *ours):
         context.load_dialect(dialect)
     return context

@@ -39,3 +39,9 @@ def note_drift(parser: AttrParser, span: Span[Any], old: str, canonical: str) ->
     notes = getattr(parser, "drift", None)
     if notes is not None:
         notes.append((span, old, canonical))
+
+
+def require(condition: bool, code: str, message: str) -> None:
+    """Raise a coded verification error unless the condition holds."""
+    if not condition:
+        raise CodedVerifyError(code, message)

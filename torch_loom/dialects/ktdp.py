@@ -23,15 +23,7 @@ from torch_loom.dialects.ktdp_inter_tile import (
     YieldPartialOp,
     YieldReducedOp,
 )
-from torch_loom.dialects.ktdp_ops import (
-    ConstructAccessTileOp,
-    ConstructDistributedMemoryViewOp,
-    ConstructMemoryViewOp,
-    CoreIdOp,
-    GetComputeTileIdOp,
-    LoadOp,
-    StoreOp,
-)
+from torch_loom.dialects.ktdp_tiles import ConstructAccessTileOp, LoadOp, StoreOp
 from torch_loom.dialects.ktdp_types import (
     GLOBAL,
     LOCAL,
@@ -40,6 +32,12 @@ from torch_loom.dialects.ktdp_types import (
     MemorySpaceAttr,
     RuntimeArgType,
     TileFutureType,
+)
+from torch_loom.dialects.ktdp_views import (
+    ConstructDistributedMemoryViewOp,
+    ConstructMemoryViewOp,
+    CoreIdOp,
+    GetComputeTileIdOp,
 )
 
 Ktdp = Dialect(

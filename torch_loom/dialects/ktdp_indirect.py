@@ -37,8 +37,8 @@ from xdsl.traits import IsTerminator, MemoryReadEffect, Pure
 
 from torch_loom.dialects import assembly as asm
 from torch_loom.dialects.affine_text import normalise
-from torch_loom.dialects.errors import parse_error
-from torch_loom.dialects.ktdp_ops import _parse_symbols, _print_symbols, _verify_order_and_symbols, require
+from torch_loom.dialects.errors import parse_error, require
+from torch_loom.dialects.ktdp_tiles import parse_symbols, print_symbols, verify_order_and_symbols
 from torch_loom.dialects.ktdp_types import AccessTileType, RuntimeArgType, parse_elidable
 
 
@@ -147,7 +147,7 @@ class ConstructIndirectAccessTileOp(IRDLOperation):
                 kinds.append(False)
 
         parser.parse_comma_separated_list(parser.Delimiter.SQUARE, one)
-        symbols = _parse_symbols(parser)
+        symbols = parse_symbols(parser)
         known = ("variables_space_set", "variables_space_order")
         properties, attributes = asm.parse_properties(parser, known)
         for name in known:
@@ -223,7 +223,7 @@ class ConstructIndirectAccessTileOp(IRDLOperation):
 
         with printer.in_square_brackets():
             printer.print_list(self.subscripts, one)
-        _print_symbols(printer, self.symbols)
+        print_symbols(printer, self.symbols)
         names = ("variables_space_order", "variables_space_set")
         named: dict[str, Attribute] = {n: self.properties[n] for n in names}
         asm.print_dictionary(printer, named, self.attributes)
@@ -276,7 +276,7 @@ class ConstructIndirectAccessTileOp(IRDLOperation):
                 "KT-V13",
                 f"an index view holds integers, got {view}",
             )
-        _verify_order_and_symbols(
+        verify_order_and_symbols(
             self, points, self.variables_space_order.data, len(self.symbols), "variables_space_set"
         )
 

@@ -30,8 +30,7 @@ from xdsl.printer import Printer
 from xdsl.traits import IsTerminator, Pure
 
 from torch_loom.dialects import assembly as asm
-from torch_loom.dialects.errors import note_drift, parse_error
-from torch_loom.dialects.ktdp_ops import require
+from torch_loom.dialects.errors import note_drift, parse_error, require
 from torch_loom.dialects.ktdp_types import TileFutureType, parse_elidable
 
 

@@ -26,8 +26,7 @@ from xdsl.traits import Pure
 
 from torch_loom.dialects import assembly as asm
 from torch_loom.dialects.elements import Df16Type, is_float, is_integer
-from torch_loom.dialects.errors import parse_error
-from torch_loom.dialects.ktdp_ops import require
+from torch_loom.dialects.errors import parse_error, require
 
 
 @irdl_attr_definition

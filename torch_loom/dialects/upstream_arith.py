@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, TypeVar, cast
 
 from xdsl.dialects import arith as xa
-from xdsl.dialects import math as xm
 from xdsl.dialects.builtin import (
     DenseIntOrFPElementsAttr,
     FloatAttr,
@@ -32,8 +31,7 @@ from xdsl.traits import Pure
 
 from torch_loom.dialects import assembly as asm
 from torch_loom.dialects.elements import element_bits, element_of, is_float, is_integer, shape_of, with_element
-from torch_loom.dialects.errors import parse_error
-from torch_loom.dialects.ktdp_ops import require
+from torch_loom.dialects.errors import parse_error, require
 
 NO_FASTMATH = xa.FastMathFlagsAttr("none")
 NO_OVERFLOW = xa.IntegerOverflowAttr("none")
@@ -188,11 +186,11 @@ def derive(base: type[OpT], mixin: type[Any], **members: Any) -> type[OpT]:
     return cast(type[OpT], type(base)(base.__name__.removeprefix("_"), (mixin, base), namespace))  # type: ignore[misc]
 
 
-def _float_op(base: type[OpT], arity: int) -> type[OpT]:
+def float_op(base: type[OpT], arity: int) -> type[OpT]:
     return derive(base, _SameType, ARITY=arity, DEFAULTS={"fastmath": NO_FASTMATH}, ELEMENTS=staticmethod(is_float))
 
 
-def _int_op(base: type[OpT], arity: int = 2, wraps: bool = False) -> type[OpT]:
+def int_op(base: type[OpT], arity: int = 2, wraps: bool = False) -> type[OpT]:
     defaults = {"overflowFlags": NO_OVERFLOW} if wraps else {}
     return derive(base, _SameType, ARITY=arity, DEFAULTS=defaults, ELEMENTS=staticmethod(is_integer))
 
@@ -206,15 +204,15 @@ def _cast(
 
 # ---- arith -------------------------------------------------------------------------------------
 
-AddfOp = _float_op(xa.AddfOp, 2)
-SubfOp = _float_op(xa.SubfOp, 2)
-MulfOp = _float_op(xa.MulfOp, 2)
-DivfOp = _float_op(xa.DivfOp, 2)
-MaximumfOp = _float_op(xa.MaximumfOp, 2)
-MinimumfOp = _float_op(xa.MinimumfOp, 2)
-MaxnumfOp = _float_op(xa.MaxnumfOp, 2)
-MinnumfOp = _float_op(xa.MinnumfOp, 2)
-NegfOp = _float_op(xa.NegfOp, 1)
+AddfOp = float_op(xa.AddfOp, 2)
+SubfOp = float_op(xa.SubfOp, 2)
+MulfOp = float_op(xa.MulfOp, 2)
+DivfOp = float_op(xa.DivfOp, 2)
+MaximumfOp = float_op(xa.MaximumfOp, 2)
+MinimumfOp = float_op(xa.MinimumfOp, 2)
+MaxnumfOp = float_op(xa.MaxnumfOp, 2)
+MinnumfOp = float_op(xa.MinnumfOp, 2)
+NegfOp = float_op(xa.NegfOp, 1)
 
 
 @irdl_op_definition
@@ -226,28 +224,28 @@ class _RemfOp(xa.FloatingPointLikeBinaryOperation):
     traits = traits_def(Pure())
 
 
-RemfOp = _float_op(_RemfOp, 2)
+RemfOp = float_op(_RemfOp, 2)
 
-AddiOp = _int_op(xa.AddiOp, wraps=True)
-SubiOp = _int_op(xa.SubiOp, wraps=True)
-MuliOp = _int_op(xa.MuliOp, wraps=True)
-ShLIOp = _int_op(xa.ShLIOp, wraps=True)
-DivUIOp = _int_op(xa.DivUIOp)
-DivSIOp = _int_op(xa.DivSIOp)
-FloorDivSIOp = _int_op(xa.FloorDivSIOp)
-CeilDivSIOp = _int_op(xa.CeilDivSIOp)
-CeilDivUIOp = _int_op(xa.CeilDivUIOp)
-RemUIOp = _int_op(xa.RemUIOp)
-RemSIOp = _int_op(xa.RemSIOp)
-MinSIOp = _int_op(xa.MinSIOp)
-MaxSIOp = _int_op(xa.MaxSIOp)
-MinUIOp = _int_op(xa.MinUIOp)
-MaxUIOp = _int_op(xa.MaxUIOp)
-AndIOp = _int_op(xa.AndIOp)
-OrIOp = _int_op(xa.OrIOp)
-XOrIOp = _int_op(xa.XOrIOp)
-ShRUIOp = _int_op(xa.ShRUIOp)
-ShRSIOp = _int_op(xa.ShRSIOp)
+AddiOp = int_op(xa.AddiOp, wraps=True)
+SubiOp = int_op(xa.SubiOp, wraps=True)
+MuliOp = int_op(xa.MuliOp, wraps=True)
+ShLIOp = int_op(xa.ShLIOp, wraps=True)
+DivUIOp = int_op(xa.DivUIOp)
+DivSIOp = int_op(xa.DivSIOp)
+FloorDivSIOp = int_op(xa.FloorDivSIOp)
+CeilDivSIOp = int_op(xa.CeilDivSIOp)
+CeilDivUIOp = int_op(xa.CeilDivUIOp)
+RemUIOp = int_op(xa.RemUIOp)
+RemSIOp = int_op(xa.RemSIOp)
+MinSIOp = int_op(xa.MinSIOp)
+MaxSIOp = int_op(xa.MaxSIOp)
+MinUIOp = int_op(xa.MinUIOp)
+MaxUIOp = int_op(xa.MaxUIOp)
+AndIOp = int_op(xa.AndIOp)
+OrIOp = int_op(xa.OrIOp)
+XOrIOp = int_op(xa.XOrIOp)
+ShRUIOp = int_op(xa.ShRUIOp)
+ShRSIOp = int_op(xa.ShRSIOp)
 
 
 def _wider(a: Attribute, b: Attribute) -> bool:
@@ -476,41 +474,4 @@ Arith = Dialect(
     [xa.FastMathFlagsAttr, xa.IntegerOverflowAttr],
 )
 
-# ---- math --------------------------------------------------------------------------------------
-
-_FLOAT_UNARY: list[type[IRDLOperation]] = [
-    op for op in xm.Math.operations if issubclass(op, xm.FloatingPointLikeUnaryMathOperation)
-]
-_FLOAT_BINARY: list[type[IRDLOperation]] = [
-    op for op in xm.Math.operations if issubclass(op, xm.FloatingPointLikeBinaryMathOperation)
-]
-_INT_UNARY: list[type[IRDLOperation]] = [
-    op for op in xm.Math.operations if issubclass(op, xm.SignlessIntegerLikeUnaryMathOperation)
-]
-_INT_BINARY: list[type[IRDLOperation]] = [
-    op for op in xm.Math.operations if issubclass(op, xm.SignlessIntegerLikeBinaryMathOperation)
-]
-
-
-@irdl_op_definition
-class _ErfcOp(xm.FloatingPointLikeUnaryMathOperation):
-    """Complementary error function."""
-
-    name = "math.erfc"
-
-    traits = traits_def(Pure())
-
-
-_REFINED: list[type[IRDLOperation]] = [
-    *(_float_op(base, 1) for base in _FLOAT_UNARY),
-    _float_op(_ErfcOp, 1),
-    *(_float_op(base, 2) for base in _FLOAT_BINARY),
-    *(_int_op(base, 1) for base in _INT_UNARY),
-    *(_int_op(base, 2) for base in _INT_BINARY),
-    _float_op(cast(type[IRDLOperation], xm.FmaOp), 3),
-]
-MATH_OPS = {op.name: op for op in _REFINED}
-
-Math = Dialect("math", [*MATH_OPS.values(), xm.FPowIOp], [])
-
-__all__ = ["MATH_OPS", "Arith", "Math"]
+__all__ = ["Arith"]

@@ -6,6 +6,7 @@ from xdsl.dialects.linalg.attrs import IteratorType, IteratorTypeAttr
 from xdsl.ir import Dialect
 
 from torch_loom.dialects.upstream_linalg_base import IndexOp, StructuredOp, YieldOp
+from torch_loom.dialects.upstream_linalg_layout import BroadcastOp, TransposeOp
 from torch_loom.dialects.upstream_linalg_named import (
     CONTRACTION_OPS,
     CONTRACTIONS,
@@ -26,14 +27,7 @@ from torch_loom.dialects.upstream_linalg_named import (
     SelectOp,
     SubOp,
 )
-from torch_loom.dialects.upstream_linalg_regions import (
-    BroadcastOp,
-    GenericOp,
-    MapOp,
-    ReduceOp,
-    TransposeOp,
-    short_form,
-)
+from torch_loom.dialects.upstream_linalg_regions import GenericOp, MapOp, ReduceOp, short_form
 
 Linalg = Dialect(
     "linalg",

@@ -24,7 +24,7 @@ from xdsl.traits import IsTerminator, Pure
 
 from torch_loom.dialects import assembly as asm
 from torch_loom.dialects.elements import shape_of
-from torch_loom.dialects.ktdp_ops import require
+from torch_loom.dialects.errors import note_drift, require
 
 
 def compatible(a: Sequence[int], b: Sequence[int]) -> bool:
@@ -227,3 +227,20 @@ def segments(inputs: Sequence[SSAValue], outputs: Sequence[SSAValue]) -> DenseAr
 def tensor_types(values: Sequence[SSAValue]) -> list[Attribute]:
     """Result types of a structured op: the types of its tensor outputs."""
     return [v.type for v in values if isinstance(v.type, TensorType)]
+
+
+def parse_dims(parser: Parser, label: str) -> DenseArrayBase:
+    """Parse ``label = [0, 1]``."""
+    parser.parse_keyword(label)
+    parser.parse_punctuation("=")
+    values = parser.parse_comma_separated_list(
+        parser.Delimiter.SQUARE, lambda: parser.parse_integer(allow_boolean=False)
+    )
+    return DenseArrayBase.from_list(i64, values)
+
+
+def drop_result_type(parser: Parser) -> None:
+    """Accept the result type that some texts append."""
+    span = parser._current_token.span
+    if asm.parse_result_types(parser):
+        note_drift(parser, span, "result type after the op", "no result type")

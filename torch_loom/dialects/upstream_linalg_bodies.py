@@ -8,10 +8,11 @@ from xdsl.dialects.builtin import FloatAttr, IntegerType
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 
 from torch_loom.dialects import upstream_arith as arith
+from torch_loom.dialects import upstream_math as math
 from torch_loom.dialects.elements import element_bits, element_of, is_float
 from torch_loom.dialects.upstream_linalg_base import YieldOp
 
-_SCALARS: dict[str, type[Operation]] = {op.name: op for op in (*arith.Arith.operations, *arith.Math.operations)}
+_SCALARS: dict[str, type[Operation]] = {op.name: op for op in (*arith.Arith.operations, *math.Math.operations)}
 
 
 def scalar_op(name: str, operands: Sequence[SSAValue], kind: Attribute) -> Operation:

@@ -19,8 +19,7 @@ from xdsl.traits import Pure
 
 from torch_loom.dialects import assembly as asm
 from torch_loom.dialects.elements import element_of, is_float, shape_of
-from torch_loom.dialects.errors import parse_error
-from torch_loom.dialects.ktdp_ops import require
+from torch_loom.dialects.errors import parse_error, require
 from torch_loom.dialects.upstream_linalg_base import SegmentedOp, parse_ins_outs, print_ins_outs, segments
 from torch_loom.dialects.upstream_linalg_bodies import contraction_body, elementwise_body
 

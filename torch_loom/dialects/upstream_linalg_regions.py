@@ -7,9 +7,9 @@ region has that shape.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Self
+from typing import Self
 
-from xdsl.dialects.builtin import AffineMapAttr, ArrayAttr, DenseArrayBase, StringAttr, i64
+from xdsl.dialects.builtin import AffineMapAttr, ArrayAttr, DenseArrayBase, StringAttr
 from xdsl.dialects.linalg.attrs import IteratorType, IteratorTypeAttr
 from xdsl.ir import Attribute, Block, Operation, Region
 from xdsl.ir.affine import AffineDimExpr, AffineMap
@@ -20,19 +20,19 @@ from xdsl.traits import Pure
 
 from torch_loom.dialects import assembly as asm
 from torch_loom.dialects.elements import element_of, shape_of
-from torch_loom.dialects.errors import note_drift, parse_error
-from torch_loom.dialects.ktdp_ops import require
+from torch_loom.dialects.errors import parse_error, require
 from torch_loom.dialects.upstream_linalg_base import (
     SegmentedOp,
     StructuredOp,
     YieldOp,
-    compatible,
+    drop_result_type,
+    parse_dims,
     parse_ins_outs,
     print_ins_outs,
     segments,
     tensor_types,
 )
-from torch_loom.dialects.upstream_linalg_bodies import _SCALARS, elementwise_body, scalar_op
+from torch_loom.dialects.upstream_linalg_bodies import _SCALARS
 
 
 @irdl_op_definition
@@ -200,21 +200,6 @@ def _short_region(
     return Region(block)
 
 
-def _parse_dims(parser: Parser, label: str) -> DenseArrayBase:
-    parser.parse_keyword(label)
-    parser.parse_punctuation("=")
-    values = parser.parse_comma_separated_list(
-        parser.Delimiter.SQUARE, lambda: parser.parse_integer(allow_boolean=False)
-    )
-    return DenseArrayBase.from_list(i64, values)
-
-
-def _drop_result_type(parser: Parser) -> None:
-    span = parser._current_token.span
-    if asm.parse_result_types(parser):
-        note_drift(parser, span, "result type after the op", "no result type")
-
-
 def _parse_block_region(parser: Parser) -> Region:
     arguments = parser.parse_comma_separated_list(parser.Delimiter.PAREN, parser.parse_argument)
     return parser.parse_region(arguments)
@@ -274,7 +259,7 @@ class ReduceOp(StructuredOp):
         """Parse the short or the region form."""
         short = _parse_short(parser)
         inputs, outputs = parse_ins_outs(parser)
-        dimensions = _parse_dims(parser, "dimensions")
+        dimensions = parse_dims(parser, "dimensions")
         attributes = parser.parse_optional_attr_dict() if parser._current_token.text == "{" and short is None else {}
         if short is None:
             region = _parse_block_region(parser)
@@ -282,7 +267,7 @@ class ReduceOp(StructuredOp):
             if len(inputs) != 1 or len(outputs) != 1:
                 parser.raise_error("the short form of linalg.reduce takes one input and one init")
             region = _short_region(short, [element_of(v.type) for v in (*inputs, *outputs)], (1, 0))
-        _drop_result_type(parser)
+        drop_result_type(parser)
         return cls.create(
             operands=[*inputs, *outputs],
             properties={"dimensions": dimensions},
@@ -349,7 +334,7 @@ class MapOp(StructuredOp):
             region = _parse_block_region(parser)
         else:
             region = _short_region(short, arguments, range(len(inputs)))
-        _drop_result_type(parser)
+        drop_result_type(parser)
         op = cls.create(
             operands=[*inputs, *outputs],
             attributes=attributes,
@@ -383,136 +368,4 @@ class MapOp(StructuredOp):
         verify_body(self, [element_of(v.type) for v in self.operands])
 
 
-class _LayoutOp(StructuredOp):
-    """One input, one init, a list of dims."""
-
-    LABEL: ClassVar[str] = "permutation"
-
-    def input_count(self) -> int:
-        """One input."""
-        return 1
-
-    @classmethod
-    def parse(cls, parser: Parser) -> Self:
-        """Parse ``ins(..) outs(..) label = [..]``."""
-        inputs, outputs = parse_ins_outs(parser)
-        dims = _parse_dims(parser, cls.LABEL)
-        attributes = parser.parse_optional_attr_dict()
-        _drop_result_type(parser)
-        return cls.create(
-            operands=[*inputs, *outputs],
-            properties={cls.LABEL: dims},
-            attributes=attributes,
-            result_types=tensor_types(outputs),
-        )
-
-    def canonicalise(self, parser: Parser) -> None:
-        """Drop the body of the generic form after checking it."""
-        if self.regions:
-            expected, region = self.generic_body(), self.regions[0]
-            if expected is None or not expected.is_structurally_equivalent(region):
-                parse_error(parser, "KT-P00", f"the body of {self.name} must yield its first argument")
-            self.detach_region(region)
-
-    def generic_body(self) -> Region | None:
-        """Yield the input."""
-        return elementwise_body("copy", [v.type for v in self.operands])
-
-    def print(self, printer: Printer) -> None:
-        """Print the canonical form."""
-        print_ins_outs(printer, self)
-        printer.print_string(f" {self.LABEL} = [{', '.join(map(str, self.dims))}]")
-        asm.print_dictionary(printer, self.attributes)
-
-    @property
-    def dims(self) -> tuple[int, ...]:
-        """The list of dims."""
-        found = self.properties[self.LABEL]
-        assert isinstance(found, DenseArrayBase)
-        return tuple(int(v) for v in found.get_values())
-
-    def _check_counts(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        require(len(self.inputs) == 1 == len(self.outputs), "KT-V19", f"{self.name} takes one input and one init")
-        source, target = (shape_of(v.type) for v in self.operands)
-        require(source is not None and target is not None, "KT-V19", f"{self.name} takes tensors")
-        a, b = (element_of(v.type) for v in self.operands)
-        require(a == b, "KT-V19", f"{self.name} keeps the element type, got {a} and {b}")
-        assert source is not None and target is not None
-        return source, target
-
-
-@irdl_op_definition
-class TransposeOp(_LayoutOp):
-    """Output dim i is input dim ``permutation[i]``."""
-
-    name = "linalg.transpose"
-
-    permutation = prop_def(DenseArrayBase)
-
-    traits = traits_def(Pure())
-
-    def iterators(self) -> list[bool]:
-        """All parallel."""
-        return [False] * len(self.dims)
-
-    def maps(self) -> list[AffineMap]:
-        """The inverse permutation for the input."""
-        inverse = [self.dims.index(d) for d in range(len(self.dims))]
-        return [
-            AffineMap(len(inverse), 0, tuple(AffineDimExpr(d) for d in inverse)),
-            AffineMap.identity(len(inverse)),
-        ]
-
-    def verify_(self) -> None:
-        """A permutation that maps the input shape to the output shape."""
-        source, target = self._check_counts()
-        dims = self.dims
-        require(
-            sorted(dims) == list(range(len(source))) and len(target) == len(source),
-            "KT-V19",
-            f"permutation {list(dims)} does not permute {len(source)} dims",
-        )
-        moved = tuple(source[d] for d in dims)
-        require(compatible(moved, target), "KT-V19", f"transposed shape is {list(moved)}, the init has {list(target)}")
-        self.check_shapes()
-
-
-@irdl_op_definition
-class BroadcastOp(_LayoutOp):
-    """``dimensions`` are the dims of the output that the input does not have."""
-
-    name = "linalg.broadcast"
-
-    LABEL: ClassVar[str] = "dimensions"
-
-    dimensions = prop_def(DenseArrayBase)
-
-    traits = traits_def(Pure())
-
-    def iterators(self) -> list[bool]:
-        """All parallel."""
-        return [False] * len(shape_of(self.outputs[0].type) or ())
-
-    def maps(self) -> list[AffineMap]:
-        """The kept dims for the input."""
-        rank = len(self.iterators())
-        kept = tuple(AffineDimExpr(d) for d in range(rank) if d not in self.dims)
-        return [AffineMap(rank, 0, kept), AffineMap.identity(rank)]
-
-    def verify_(self) -> None:
-        """Added dims exist, the others keep their extents."""
-        source, target = self._check_counts()
-        dims = self.dims
-        require(
-            len(set(dims)) == len(dims) and all(0 <= d < len(target) for d in dims),
-            "KT-V19",
-            f"dimensions {list(dims)} of an output of rank {len(target)}",
-        )
-        kept = tuple(v for d, v in enumerate(target) if d not in dims)
-        require(
-            compatible(source, kept), "KT-V19", f"the input has shape {list(source)}, the kept dims are {list(kept)}"
-        )
-        self.check_shapes()
-
-
-__all__ = ["BroadcastOp", "GenericOp", "MapOp", "ReduceOp", "TransposeOp", "scalar_op", "short_form"]
+__all__ = ["GenericOp", "MapOp", "ReduceOp", "short_form"]

@@ -15,7 +15,7 @@ from xdsl.traits import Pure
 
 from torch_loom.dialects import assembly as asm
 from torch_loom.dialects.elements import element_of, is_integer, shape_of
-from torch_loom.dialects.ktdp_ops import require
+from torch_loom.dialects.errors import require
 from torch_loom.dialects.upstream_arith import derive
 
 

@@ -6,6 +6,7 @@ reduced extent in one tile, so a fused softmax or norm needs no second pass over
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -14,17 +15,24 @@ from typing import Any
 import sympy
 import torch
 
+from ..ktir.builder import Carried, Index, KernelBuilder, Tensor
 from ..ktir.builder import Dim as Num
-from ..ktir.builder import Index, KernelBuilder
 from .access import Access, format_of, geometry, resolve
-from .compat import DefaultHandler, V, host_scalar, real_name, sizevars
+from .compat import DefaultHandler, SchedulerNode, V, host_scalar, real_name, sizevars
 from .domain import Dim, exact_div, linear
 from .errors import Unsupported
-from .plan import KernelPlan, bound_of
+from .plan import KernelPlan, bound_of, in_reduction
 from .pointwise import elementwise
 from .record import node_variables, simplified
 from .tiles import GatherIndex, Tiles
 from .values import Algebra, Number, Operand, Value, register_kind
+
+NEUTRAL: dict[str, dict[str, float | int]] = {
+    "sum": {"f32": 0.0, "i32": 0},
+    "prod": {"f32": 1.0, "i32": 1},
+    "max": {"f32": -math.inf, "i32": -(2**31)},
+    "min": {"f32": math.inf, "i32": 2**31 - 1},
+}
 
 COMBINERS = {
     "sum": {"f32": "arith.addf", "i32": "arith.addi"},
@@ -60,6 +68,9 @@ class Emitter(DefaultHandler):
         self.gathered: dict[sympy.Symbol, Gathered] = {}
         self.index_bytes = 0
         self.masks = 0
+        self.partial: Tensor | None = None  # partial sums of a contraction that goes block by block
+        self.held: list[tuple[str, sympy.Expr]] | None = None  # stores to be done after the last block
+        self.running: Carried | None = None  # running values of reductions that go block by block
         self.guards = {(t.name, t.index): t.limits for t in plan.record.touches if t.guarded}
 
     # -- memory ----
@@ -111,6 +122,9 @@ class Emitter(DefaultHandler):
     def store(self, name: str, index: sympy.Expr, value: Operand, mode: str | None = None) -> None:
         if mode is not None:
             raise Unsupported(f"store to {name} with mode {mode}")
+        if self.held is not None and self.running is None:
+            self.held.append((name, index))
+            return
         self.stored[name] = value
         if name in self.removed:
             return
@@ -123,6 +137,10 @@ class Emitter(DefaultHandler):
         self.tiles.store(access, out, dims)
 
     def store_reduction(self, name: str, index: sympy.Expr, value: Operand) -> None:
+        if self.running is not None:
+            assert self.held is not None
+            self.held.append((name, index))
+            return
         self.store(name, index, value)
 
     # -- indices ----
@@ -295,7 +313,24 @@ class Emitter(DefaultHandler):
             value = self.algebra.cast(value, "i1")
         elif kind in ("sum", "prod") and value.kind == "i1":
             value = self.algebra.cast(value, register_kind(dtype))
-        return self._fold(COMBINERS[kind], value, reduced)
+        if self.running is None:
+            return self._fold(COMBINERS[kind], value, reduced)
+        return self._continue(kind, value, reduced)
+
+    def _continue(self, kind: str, value: Operand, reduced: Sequence[Dim]) -> Operand:
+        """Fold one block of a reduction into its running value; what stands beyond the extent is neutral."""
+        assert self.running is not None and self.plan.blocked is not None
+        d = self.plan.blocked
+        if exact_div(d.extent, self.plan.blocks[d]) is None:
+            end = self._splat_index(d.extent, ())
+            inside = self.algebra.apply("arith.cmpi slt", [self._index_value(d.symbol), end])
+            neutral = Number(NEUTRAL[kind][value.kind], value.kind)
+            value = elementwise(self.algebra, "where", [inside, value, neutral])  # type: ignore[assignment]
+        block = self._fold(COMBINERS[kind], value, reduced)
+        before = self.running.values[len(self.running.results)]
+        whole = self.algebra.materialise(block, self.algebra.ordered(block.dims))
+        self.running.results.append(self.b.op(COMBINERS[kind][block.kind], before, whole.tensor))
+        return whole
 
     def _fold(self, combiner: dict[str, str], value: Operand, reduced: Sequence[Dim]) -> Value:
         have = self.algebra.union([value])
@@ -350,18 +385,52 @@ def emit_kernel(
     tiles.bases = bases
     tiles.written = {t.name for t in plan.record.touches if t.store}
     tiles.extent = {d: tiles.number(d.extent) for d in plan.dims}
+    from .matmul import emit_blocked, enter_loops
+
     emitter = Emitter(plan, b, tiles, removed)
     with ExitStack() as stack:
         if plan.matmul is not None:
-            from .matmul import enter_loops
-
             enter_loops(plan, tiles, stack)
         else:
             _enter_items(plan, tiles, stack)
         with V.set_ops_handler(emitter):
-            for node in plan.nodes:
+            nodes = list(plan.nodes)
+            if plan.blocked is not None:
+                nodes = _reduce_by_blocks(emitter)
+            for node in nodes:
+                if plan.matmul is not None and plan.matmul.k_steps is not None and node.is_reduction():
+                    emit_blocked(emitter, node)
+                    continue
                 node._body(*node_variables(node, plan.numel, plan.rnumel, plan.dims))
     return b.text(), symbols
+
+
+def _reduce_by_blocks(emitter: Emitter) -> list[SchedulerNode]:
+    """Run the nodes of the reduced extent block by block; returns the nodes that are left."""
+    plan, tiles, b = emitter.plan, emitter.tiles, emitter.b
+    d = plan.blocked
+    assert d is not None
+    inits, kept = [], []
+    for kind, dtype, symbols in plan.record.reductions:
+        register = register_kind(dtype)
+        dims = emitter.algebra.ordered(x for x in plan.blocks if x not in plan.reduced and x.symbol in symbols)
+        start = b.constant(NEUTRAL[kind][register], register)
+        inits.append(b.splat(start, [tiles.block[x] for x in dims] or [1]))
+        kept.append(dims)
+    steps = b.ceildiv(tiles.extent[d], tiles.block[d])
+    inside = [n for n in plan.nodes if in_reduction(plan, n)]
+    with b.accumulate(0, steps, inits) as carried:
+        tiles.start[d] = b.mul(carried.index, tiles.block[d])
+        emitter.running, emitter.held = carried, []
+        for node in inside:
+            node._body(*node_variables(node, plan.numel, plan.rnumel, plan.dims))
+        stores, emitter.running, emitter.held = emitter.held, None, None
+        emitter.loaded.clear()
+        emitter.stored.clear()
+    tiles.start[d] = 0
+    for (name, index), total, dims in zip(stores, carried.results, kept, strict=True):
+        emitter.store(name, index, Value(total, dims))
+    return [n for n in plan.nodes if n not in inside]
 
 
 def _bound(plan: KernelPlan, symbol: sympy.Symbol) -> int | None:
@@ -393,7 +462,7 @@ def _enter_items(plan: KernelPlan, tiles: Tiles, stack: ExitStack) -> None:
         if d in plan.blocks:
             tiles.block[d] = tiles.number(plan.blocks[d])
             tiles.start[d] = 0
-            if plan.blocks[d] != d.extent:
+            if plan.blocks[d] != d.extent and d is not plan.blocked:
                 counts.append((d, b.ceildiv(tiles.extent[d], tiles.block[d])))
         else:
             counts.append((d, tiles.extent[d]))

@@ -16,10 +16,12 @@ import sympy
 
 from ..ktir.builder import Dim as Num
 from ..ktir.builder import Tensor
-from .access import format_of, geometry
+from .access import ceil_sticks, format_of, geometry
+from .compat import SchedulerNode
 from .domain import Dim, hint, product
 from .errors import Unsupported
-from .plan import KernelPlan, MatmulPlan
+from .plan import KernelPlan, MatmulPlan, planned
+from .record import node_variables
 from .tiles import Tiles
 from .values import Number, Operand, Value
 
@@ -54,13 +56,13 @@ def plan_matmul(plan: KernelPlan) -> None:
     plan.matmul = roles
     for d in roles.k:
         plan.blocks[d] = d.extent
-    k = hint(product(d.extent for d in roles.k)) if roles.k else 1
     # The innermost m dim gives rows; n dims are whole except the outermost of them.
     row = roles.m[-1] if roles.m else None
     batch = hint(product(d.extent for d in plan.dims if d not in plan.reduced and d not in roles.n and d is not row))
     m = hint(row.extent) if row else 1
     inner_n = hint(product(d.extent for d in roles.n[1:])) if len(roles.n) > 1 else 1
     n = hint(roles.n[0].extent) if roles.n else 1
+    k = _block_k(plan, roles, inner_n)
     choice = _search(plan.cores, batch, m, n, k, inner_n)
     roles.grid = choice.grid
     if row:
@@ -70,6 +72,20 @@ def plan_matmul(plan: KernelPlan) -> None:
         whole = d.extent.is_Integer and (i > 0 or choice.n_block >= n)
         plan.blocks[d] = d.extent if whole else sympy.Integer(choice.n_block)
     plan.blocks = {d: plan.blocks[d] for d in plan.dims if d in plan.blocks}
+
+
+def _block_k(plan: KernelPlan, roles: MatmulPlan, inner_n: int) -> int:
+    """Elements of K in a tile: all of it, unless the smallest operand tiles would not fit LX then; what a
+    last block holds beyond K reads as zero and adds nothing."""
+    if not roles.k:
+        return 1
+    first, inner = roles.k[0], planned(product(d.extent for d in roles.k[1:]))
+    limit = max(64, LX_BUDGET // (4 * (16 + 64 * inner_n)) // inner // 64 * 64)
+    if planned(first.extent) <= limit:
+        return planned(first.extent) * inner
+    plan.blocks[first] = sympy.Integer(limit)
+    roles.k_steps = ceil_sticks(first.extent, limit)
+    return limit * inner
 
 
 def _sizes(extent: int, steps: tuple[int, ...]) -> list[int]:
@@ -163,7 +179,19 @@ def emit_dot(emitter: Emitter, a: Operand, b: Operand) -> Value:
     left = _flat(emitter, a, m, roles.k)
     right = _flat(emitter, b, n, roles.k)
     # The stored order decides how PT reads the stationary operand; both orders cost the same.
-    out = builder.matmul(left, builder.transpose(right, [1, 0]))
+    out = builder.matmul(left, builder.transpose(right, [1, 0]), init=emitter.partial)
+    if emitter.partial is not None:
+        emitter.partial = out
+        return Value(out, ())
+    return spread(emitter, out)
+
+
+def spread(emitter: Emitter, out: Tensor) -> Value:
+    """A product [m, n] as a value over the m and n dims of the kernel."""
+    builder, roles = emitter.b, emitter.plan.matmul
+    assert roles is not None
+    m = [d for d in roles.m if d in emitter.tiles.block]
+    n = [d for d in roles.n if d in emitter.tiles.block]
     dims = (*m, *n)
     shape = [emitter.tiles.block[d] for d in dims] or [1]
     groups = [list(range(len(m))) or [], list(range(len(m), len(dims)))]
@@ -205,3 +233,31 @@ def _operand_element(emitter: Emitter) -> str:
     """Element type that a computed operand is rounded to: that of the kernel's result."""
     stores = [t.name for t in emitter.plan.record.touches if t.store]
     return format_of(geometry(stores[0]).dtype, f"buffer {stores[0]}").element
+
+
+def emit_blocked(emitter: Emitter, node: SchedulerNode) -> None:
+    """The node of a contraction whose K goes block by block: a loop that carries the partial sums, then the
+    store of the node with the total."""
+    plan, tiles, builder = emitter.plan, emitter.tiles, emitter.b
+    roles = plan.matmul
+    assert roles is not None and roles.k_steps is not None
+
+    def extent(dims: list[Dim]) -> Num:
+        total: Num = 1
+        for d in dims:
+            total = builder.mul(total, tiles.block[d]) if d in tiles.block else total
+        return total
+
+    zero = builder.splat(builder.constant(0.0, "f32"), [extent(roles.m), extent(roles.n)])
+    first = roles.k[0]
+    with builder.accumulate(0, tiles.number(roles.k_steps), [zero]) as carried:
+        tiles.start[first] = builder.mul(carried.index, tiles.block[first])
+        emitter.partial = carried.values[0]
+        emitter.held = []
+        node._body(*node_variables(node, plan.numel, plan.rnumel, plan.dims))
+        carried.results = [emitter.partial]
+        stores, emitter.held, emitter.partial = emitter.held, None, None
+        emitter.loaded.clear()
+    tiles.start[first] = 0
+    for name, index in stores:
+        emitter.store(name, index, spread(emitter, carried.results[0]))

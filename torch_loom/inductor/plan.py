@@ -21,6 +21,8 @@ from .record import Record, Touch, node_variables, record
 # Elements of a tile of one value. 16 Ki float32 elements are 64 KiB: about ten values fit LX twice.
 TILE_ELEMENTS = 16384
 LANE_BLOCK = 512
+# Elements of a reduced extent that one tile row may have: 512 KiB of float32.
+REDUCED_ELEMENTS = 1 << 17
 DEFAULT_BOUND = 1024
 
 
@@ -37,6 +39,7 @@ class KernelPlan:
     cores: int
     blocks: dict[Dim, sympy.Expr] = field(default_factory=dict)  # tile dims only
     matmul: MatmulPlan | None = None
+    blocked: Dim | None = None  # reduced dim that goes block by block because LX cannot hold all of it
 
     @property
     def axis_order(self) -> list[Dim]:
@@ -69,6 +72,7 @@ class MatmulPlan:
     n: list[Dim]
     k: list[Dim]
     grid: tuple[int, int, int]
+    k_steps: sympy.Expr | None = None  # blocks of the outermost k dim when a tile cannot hold all of K
 
 
 def groups(nodes: Sequence[SchedulerNode]) -> tuple[sympy.Expr, sympy.Expr]:
@@ -128,6 +132,35 @@ def make_plan(nodes: list[SchedulerNode], cores: int, removed: set[str]) -> Kern
     return plan
 
 
+def _block_reduction(plan: KernelPlan, lanes: int) -> None:
+    """Cut the outermost reduced dim when one tile row (``lanes`` values wide) would be too long.
+
+    Only where every reduction reads the inputs directly: a second reduction over the same extent that needs
+    the first would need a second pass over memory. Then the extent stays whole (and must fit)."""
+    dims = [d for d in plan.dims if d in plan.reduced]
+    if not dims or planned(product(d.extent for d in dims)) * lanes <= REDUCED_ELEMENTS:
+        return
+    inner = planned(product(d.extent for d in dims[1:])) * lanes
+    reductions = {n.get_name() for n in plan.nodes if n.is_reduction()}
+    names = {b for n in plan.nodes if n.is_reduction() for b in n.get_buffer_names()}
+    in_loop = [n for n in plan.nodes if in_reduction(plan, n)]
+    chained = any(names & n.used_buffer_names() - n.get_buffer_names() for n in in_loop)
+    simple = all(n.node.get_reduction_type() in SIMPLE for n in plan.nodes if n.get_name() in reductions)  # type: ignore[union-attr]
+    if chained or not simple or inner > REDUCED_ELEMENTS // 2:
+        return
+    plan.blocked = dims[0]
+    step = max(1, REDUCED_ELEMENTS // 4 // inner)
+    plan.blocks[dims[0]] = sympy.Integer(step // 64 * 64 if step > 64 else step)
+
+
+SIMPLE = ("sum", "prod", "max", "min")
+
+
+def in_reduction(plan: KernelPlan, node: SchedulerNode) -> bool:
+    """Does the node run over the reduced extent (rather than on results of reductions)?"""
+    return node.is_reduction() or sizevars().equal(node.group[1][0], plan.numel * plan.rnumel)
+
+
 def bound_of(symbol: sympy.Symbol) -> int:
     """Largest value of a size for which tiles that hold its whole extent are planned.
 
@@ -158,11 +191,12 @@ def _choose_tiles(plan: KernelPlan) -> None:
     for d in plan.dims:
         if d in plan.reduced:
             plan.blocks[d] = d.extent
+    _block_reduction(plan, 64 if lanes else 1)
     rows = [d for d in plan.dims if d not in plan.reduced and d not in lanes]
     # Lane dims first: whole when short, otherwise in blocks of whole sticks.
     outside = hint(product(d.extent for d in rows)) if rows else 1
     inner = [d for d in plan.dims if d in lanes]
-    width = planned(product(d.extent for d in plan.reduced)) if plan.reduced else 1
+    width = planned(product(plan.blocks[d] for d in plan.reduced)) if plan.reduced else 1
     for d in reversed(inner):
         extent = hint(d.extent)
         limit = max(64, min(LANE_BLOCK, TILE_ELEMENTS // max(width, 1)) // 64 * 64)

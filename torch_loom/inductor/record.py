@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import sympy
+import torch
 
 from .compat import DefaultHandler, Identity, SchedulerNode, V, host_scalar, real_name, sizevars
 from .domain import Dim, variables
@@ -76,6 +77,7 @@ class Record:
 
     touches: list[Touch] = field(default_factory=list)
     scalars: list[str] = field(default_factory=list)
+    reductions: list[tuple[str, torch.dtype, frozenset[sympy.Symbol]]] = field(default_factory=list)
     contraction: tuple[frozenset[sympy.Symbol], frozenset[sympy.Symbol]] | None = None
     operations: int = 0
 
@@ -151,6 +153,7 @@ class _Recorder(DefaultHandler):
 
     def reduction(self, dtype: Any, src_dtype: Any, kind: str, value: Any) -> Any:
         result = Shadow(_symbols([value]))
+        self.record.reductions.append((kind, src_dtype, result.symbols))
         return (result, result, result) if kind.startswith("welford") else result
 
     def check_bounds(self, *args: Any) -> None:

@@ -100,6 +100,8 @@ def _prepare(name: str, text: str) -> KernelRecord:
     key = _key(text)
     if key in _records:
         return _records[key]
+    if any(r.name == name for r in _records.values()):  # another graph's kernel, or other sizes of this one
+        name = f"{name}_{key[:6]}"
     path = cache_dir() / key
     started = time.perf_counter()
     if (path / "spyreCodeDir" / "spyrecode.json").exists():
@@ -137,12 +139,12 @@ class LoomKernel:
     def __init__(self, name: str, text: str, access: Sequence[str], layouts: Sequence[str]) -> None:
         with _lock:
             self.record = _prepare(name, text)
-        self.name = name
+        self.name = self.record.name
         self.access = tuple(access)
         self._layouts = tuple(layouts)
         self.kinds = tuple("default" if k == "default" else "row_major" for k in layouts)
         self.plan = self._load(text)
-        self.text = text
+        self.text, self.label = text, name
         names = re.findall(r"%(\w+): (index|!ktdp\.runtime_arg<index, upperbound=(\d+)>|f32|i32)", text)
         self.bounds = [(i, n, int(top)) for i, (n, _, top) in enumerate(names) if top]
 
@@ -167,7 +169,7 @@ class LoomKernel:
             if args[i] > top:
                 pattern = rf"(%{name} ?: (?:!ktdp\.runtime_arg)?<index, upperbound=)\d+"
                 text = re.sub(pattern, rf"\g<1>{1 << (args[i] - 1).bit_length()}", self.text)
-                self.__init__(self.name, text, self.access, self._layouts)  # type: ignore[misc]
+                self.__init__(self.label, text, self.access, self._layouts)  # type: ignore[misc]
 
     def __call__(self, *args: Any) -> None:
         if any(args[i] > top for i, _, top in self.bounds):

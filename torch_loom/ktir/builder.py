@@ -127,6 +127,15 @@ def _order(perm: Sequence[int]) -> str:
 
 
 @dataclass
+class Carried:
+    """State of an ``accumulate`` loop: its index, the values that enter, the values that leave."""
+
+    index: Index
+    values: list[Tensor]
+    results: list[Tensor] = field(default_factory=list)
+
+
+@dataclass
 class _Scope:
     """Lines of one loop body and the pure definitions visible in it."""
 
@@ -298,6 +307,37 @@ class KernelBuilder:
         self._emit(f"scf.for {name} = {bounds[0]} to {bounds[1]} step {bounds[2]} {{")
         self._scopes[-1].lines.extend(body.lines)
         self._emit("}")
+
+    @contextmanager
+    def accumulate(self, lo: Dim, hi: Dim, inits: Sequence[Tensor]) -> Iterator[Carried]:
+        """A loop that carries tensors: set ``carried.results`` to their next values inside; afterwards it
+        holds the values after the last iteration."""
+        bounds = [self._ssa(v) for v in (lo, hi, 1)]
+        count = len(inits)
+        names = [f"%{self._next + i}" for i in range(count + 2)]
+        index, out, inside = names[0], names[1], names[2:]
+        self._next += count + 2
+        self._scopes.append(_Scope())
+        for name in (index, *inside):
+            self._level_of[name] = self._here
+        entering = [Tensor(n, t.shape, t.dtype) for n, t in zip(inside, inits, strict=True)]
+        carried = Carried(Index(index, self), entering)
+        yield carried
+        kinds = ", ".join(t.type for t in inits)
+        if ", ".join(t.type for t in carried.results) != kinds:
+            raise BuildError(f"a loop that carries {kinds} must set its next values of these types")
+        self._emit(f"scf.yield {', '.join(t.name for t in carried.results)} : {kinds}")
+        body = self._scopes.pop()
+        pairs = ", ".join(f"{n} = {t.name}" for n, t in zip(inside, inits, strict=True))
+        self._emit(
+            f"{out}{f':{count}' if count > 1 else ''} = scf.for {index} = {bounds[0]} to {bounds[1]} "
+            f"step {bounds[2]} iter_args({pairs}) -> ({kinds}) {{"
+        )
+        self._scopes[-1].lines.extend(body.lines)
+        self._emit("}")
+        self._level_of[out] = self._here
+        ends = [out] if count == 1 else [f"{out}#{i}" for i in range(count)]
+        carried.results = [Tensor(n, t.shape, t.dtype) for n, t in zip(ends, inits, strict=True)]
 
     # -- memory -------------------------------------------------------------------------------------
 
@@ -520,11 +560,11 @@ class KernelBuilder:
         )
         return Tensor(self._value(text), tuple(shape), value.dtype)
 
-    def matmul(self, a: Tensor, b: Tensor, dtype: str = "f32") -> Tensor:
-        """a[m, k] times b[k, n], accumulated and returned in ``dtype``."""
+    def matmul(self, a: Tensor, b: Tensor, dtype: str = "f32", init: Tensor | None = None) -> Tensor:
+        """a[m, k] times b[k, n] (plus ``init``), accumulated and returned in ``dtype``."""
         if len(a.shape) != 2 or len(b.shape) != 2 or a.shape[1] != b.shape[0]:
             raise BuildError(f"matmul of {a.type} and {b.type}")
-        init = self.empty((a.shape[0], b.shape[1]), dtype)
+        init = init or self.empty((a.shape[0], b.shape[1]), dtype)
         name = self._define(
             f"linalg.matmul ins({a.name}, {b.name} : {a.type}, {b.type}) outs({init.name} : {init.type}) -> {init.type}"
         )

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
+from xdsl.dialects.builtin import StringAttr
+
 from torch_loom.ktir.reference.machine import Options
 
 if TYPE_CHECKING:
@@ -15,6 +17,9 @@ if TYPE_CHECKING:
 Engine = Callable[["Program", str | None, str, Options, Mapping[int, Any], Mapping[str, Any]], dict[Any, Any]]
 
 UNITS = ("elements", "bytes", "sticks")
+
+#: Module attribute that records the unit of addresses of an imported text.
+UNIT_ATTRIBUTE = "torch_loom.address_unit"
 
 
 def _reference(
@@ -38,23 +43,30 @@ def register(name: str, engine: Engine) -> None:
     ENGINES[name] = engine
 
 
+def recorded_unit(program: Program) -> str:
+    """The address unit that the module says its text uses, elements by default."""
+    found = program.module.attributes.get(UNIT_ATTRIBUTE)
+    return found.data if isinstance(found, StringAttr) else "elements"
+
+
 def run(
     program: Program,
     fn: str | None,
     engine: str,
     chip: str,
-    address_unit: str,
+    address_unit: str | None,
     memory: Mapping[int, Any],
     arguments: Mapping[str, Any],
 ) -> dict[Any, Any]:
     """Split options from kernel arguments and run."""
     if engine not in ENGINES:
         raise ValueError(f"no engine '{engine}'; there are {', '.join(ENGINES)}")
-    if address_unit not in UNITS:
-        raise ValueError(f"address_unit is one of {', '.join(UNITS)}, got '{address_unit}'")
+    unit = address_unit or recorded_unit(program)
+    if unit not in UNITS:
+        raise ValueError(f"address_unit is one of {', '.join(UNITS)}, got '{unit}'")
     function = program.function(fn)
     names = {a.name for a in program.arguments(function.sym_name.data)}
-    options = Options(address_unit=address_unit)
+    options = Options(address_unit=unit)
     known = {f.name for f in fields(Options)}
     chosen = {k: v for k, v in arguments.items() if k in known and k not in names}
     rest = {k: v for k, v in arguments.items() if k not in chosen}

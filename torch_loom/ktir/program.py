@@ -137,7 +137,7 @@ class Program:
         *,
         engine: str = "reference",
         chip: str = "spyre",
-        address_unit: str = "elements",
+        address_unit: str | None = None,
         memory: Mapping[int, Any] | None = None,
         **arguments: Any,
     ) -> dict[Any, Any]:
@@ -145,8 +145,9 @@ class Program:
 
         NumPy arrays or torch tensors for address arguments are placed in DDR, integers and floats are scalars.
         ``memory`` seeds programs with fixed addresses: ``{address: array}`` in the address unit (``elements``,
-        ``bytes`` or ``sticks``). Engine options (:class:`RunOptions`) are given by name: ``numerics``,
-        ``accumulate``, ``strict_bounds``, ``check_collisions``, ``compat``, ``lx_bytes``.
+        ``bytes`` or ``sticks``; by default what the module records, else elements). Engine options
+        (``torch_loom.ktir.reference.machine.Options``) are given by name: ``numerics``, ``accumulate``, ``fold``,
+        ``strict_bounds``, ``check_collisions``, ``compat``, ``lx_bytes``.
         """
         from torch_loom.ktir.engines import run
 

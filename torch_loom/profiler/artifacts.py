@@ -27,9 +27,11 @@ class ArtifactsError(OSError):
 
 @dataclass(frozen=True)
 class Kernel:
-    """A compiled kernel with the text of each level and the directory of its SpyreCode."""
+    """A compiled kernel: the name that launches carry, the name of its folder (unique where names are not),
+    the text of each level and the directory of its SpyreCode."""
 
     name: str
+    folder: str
     ktir: str
     schedule_ir: str
     dataflow_ir: str
@@ -92,8 +94,8 @@ class Artifacts:
     def write(self, kernel: Kernel) -> KernelPaths:
         """Write one kernel; returns the paths that hold once the context has been left."""
         assert self._temporary is not None, "entered"
-        self._names.append(kernel.name)
-        here = self._temporary / kernel.name
+        self._names.append(kernel.folder)
+        here = self._temporary / kernel.folder
         here.mkdir()
         texts = {
             "ktir.mlir": kernel.ktir,
@@ -104,7 +106,7 @@ class Artifacts:
         for name, text in texts.items():
             (here / name).write_text(text, "utf-8")
         shutil.copytree(kernel.spyrecode_dir, here / "spyrecode", ignore=shutil.ignore_patterns("debug"))
-        final = self.folder / kernel.name
+        final = self.folder / kernel.folder
         return KernelPaths(
             final / "ktir.mlir",
             final / "schedule.mlir",

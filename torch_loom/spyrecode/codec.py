@@ -10,13 +10,13 @@ from torch_loom.spyrecode import container, sections
 from torch_loom.spyrecode.container import Image, Section
 from torch_loom.spyrecode.errors import malformed
 from torch_loom.spyrecode.instructions import read_stream, write_stream
-from torch_loom.spyrecode.model import Dma, Instr, Loop, Program, SegPt, SymbolKind, Unit
+from torch_loom.spyrecode.model import Dma, Instr, Loop, Program, RingCopy, SegPt, SymbolKind, Unit
 from torch_loom.spyrecode.sections import Cursor, Strings
 from torch_loom.spyrecode.validate import validate
 
 # Required features: what a chip must be able to do to run the program.
-FEATURE_INDIRECT, FEATURE_PT = 1, 2
-KNOWN_FEATURES = FEATURE_INDIRECT | FEATURE_PT
+FEATURE_INDIRECT, FEATURE_PT, FEATURE_RING = 1, 2, 4
+KNOWN_FEATURES = FEATURE_INDIRECT | FEATURE_PT | FEATURE_RING
 
 _TAGS = ("STRS", "META", "DEVP", "ARGS", "SYMS", "EXPR", "VALT", "GRDS", "LXMP", "CHAN")
 _DEBUG_TAG = "DBGL"  # optional, skipped
@@ -130,4 +130,6 @@ def _features(program: Program) -> int:
             found |= FEATURE_INDIRECT
         elif isinstance(instr, SegPt):
             found |= FEATURE_PT
+        elif isinstance(instr, RingCopy):
+            found |= FEATURE_RING
     return found

@@ -19,6 +19,10 @@ from torch_loom.spyrecode.model import (
     Loop,
     Reduce,
     Release,
+    RingAcquire,
+    RingCopy,
+    RingDim,
+    RingRelease,
     SegLoad,
     SegPt,
     SegStore,
@@ -27,12 +31,13 @@ from torch_loom.spyrecode.model import (
     VecOp,
     VecOut,
     VOp,
+    imm,
 )
 from torch_loom.spyrecode.ops import FLOAT_IMM, INT_IMM
 from torch_loom.spyrecode.words import Kind, Opcode, Reader, Writer
 
 _LEAVES = (128, 1, 2, 4)  # bytes; the encoded value is the position
-_ZERO_FILL, _LANES = 4, 8  # flags above the two leaf bits
+_ZERO_FILL, _LANES, _SHARED = 4, 8, 16  # flags above the two leaf bits
 
 
 def write_stream(stream: Sequence[Instr]) -> bytes:
@@ -122,6 +127,8 @@ def _write_dma(out: Writer, dma: Dma) -> None:
     if dma.leaf not in _LEAVES:
         raise malformed(f"a transfer leaf of {dma.leaf} bytes: 128, 4, 2 or 1 allowed")
     flags = _LEAVES.index(dma.leaf) | (_ZERO_FILL if dma.zero_fill else 0) | (_LANES if dma.lanes else 0)
+    shared = (dma.group, dma.sharers) != (imm(0), imm(1))
+    flags |= _SHARED if shared else 0
     out.raw(flags)
     out.tagged(Kind.ARG, dma.arg)
     out.operand(dma.ddr)
@@ -143,10 +150,12 @@ def _write_dma(out: Writer, dma: Dma) -> None:
             raise malformed(f"a lane split with {len(dma.lanes.strides)} strides over {len(dma.dims)} dims")
         out.raw(dma.lanes.elems)
         out.operands((dma.lanes.start, dma.lanes.tile_stride, *dma.lanes.strides))
+    if shared:
+        out.operands((dma.group, dma.sharers))
 
 
 def _read_dma(r: Reader) -> Dma:
-    flags = r.raw(15, "transfer flags")
+    flags = r.raw(31, "transfer flags")
     arg, ddr, lx = r.tagged(Kind.ARG), r.operand(), r.lx()
     rank = r.raw(limits.RANK, "transfer rank")
     dims = tuple(DmaDim(*r.operands(5)) for _ in range(rank))
@@ -160,8 +169,47 @@ def _read_dma(r: Reader) -> Dma:
         elems = r.raw(1 << 16, "elements per stick")
         start, tile_stride = r.operands(2)
         lanes = LaneSplit(start, r.operands(rank), elems, tile_stride)
+    shared = (imm(0), imm(1))
+    if flags & _SHARED:
+        group, sharers = r.operands(2)
+        if (group, sharers) == shared:
+            raise r.fail("a transfer shared by one core")
+        shared = (group, sharers)
     leaf = _LEAVES[flags & 3]
-    return Dma(arg, ddr, lx, dims, leaf, bool(flags & _ZERO_FILL), tuple(gathers), lanes, byte_lo, byte_hi)
+    return Dma(arg, ddr, lx, dims, leaf, bool(flags & _ZERO_FILL), tuple(gathers), lanes, byte_lo, byte_hi, *shared)
+
+
+def _write_ring_copy(out: Writer, copy: RingCopy) -> None:
+    if copy.leaf not in _LEAVES:
+        raise malformed(f"a ring leaf of {copy.leaf} bytes: 128, 4, 2 or 1 allowed")
+    out.raw(_LEAVES.index(copy.leaf))
+    out.operand(copy.core)
+    out.lx(copy.source)
+    out.lx(copy.target)
+    out.raw(len(copy.dims))
+    for dim in copy.dims:
+        out.operands((dim.extent, dim.source_stride, dim.target_stride))
+
+
+def _read_ring_copy(r: Reader) -> RingCopy:
+    leaf, core, source, target = _LEAVES[r.raw(3, "leaf")], r.operand(), r.lx(), r.lx()
+    rank = r.raw(limits.RANK, "ring copy rank")
+    return RingCopy(core, source, target, tuple(RingDim(*r.operands(3)) for _ in range(rank)), leaf)
+
+
+def _write_ring_credit(out: Writer, instr: RingAcquire | RingRelease) -> None:
+    out.tagged(Kind.CHANNEL, instr.channel << 1 | instr.side)
+    out.operand(instr.core)
+
+
+def _read_ring_acquire(r: Reader) -> RingAcquire:
+    payload = r.tagged(Kind.CHANNEL)
+    return RingAcquire(payload >> 1, Side(payload & 1), r.operand())
+
+
+def _read_ring_release(r: Reader) -> RingRelease:
+    payload = r.tagged(Kind.CHANNEL)
+    return RingRelease(payload >> 1, Side(payload & 1), r.operand())
 
 
 def _write_port(out: Writer, instr: SegLoad | SegStore) -> None:
@@ -272,6 +320,9 @@ _WRITE: dict[type, tuple[Opcode, Callable]] = {
     SegPt: (Opcode.SEG_PT, _write_pt),
     SegVec: (Opcode.SEG_VEC, _write_vec),
     SegStore: (Opcode.SEG_STORE, _write_port),
+    RingCopy: (Opcode.RING_COPY, _write_ring_copy),
+    RingAcquire: (Opcode.RING_ACQUIRE, _write_ring_credit),
+    RingRelease: (Opcode.RING_RELEASE, _write_ring_credit),
 }
 
 _READ: dict[Opcode, Callable[[Reader], Instr]] = {
@@ -283,4 +334,7 @@ _READ: dict[Opcode, Callable[[Reader], Instr]] = {
     Opcode.SEG_PT: _read_pt,
     Opcode.SEG_VEC: _read_vec,
     Opcode.SEG_STORE: _read_store,
+    Opcode.RING_COPY: _read_ring_copy,
+    Opcode.RING_ACQUIRE: _read_ring_acquire,
+    Opcode.RING_RELEASE: _read_ring_release,
 }

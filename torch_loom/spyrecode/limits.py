@@ -11,6 +11,7 @@ DEPTH = 32  # of its evaluation stack
 GUARDS = 4_096
 BLOCKS = 8_192
 CHANNELS = 4_096
+RING_COUNTERS = 1 << 16  # ring channels * cores
 PHASES = 64
 CORES = 1_024
 CORELETS = 8

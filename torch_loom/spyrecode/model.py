@@ -16,6 +16,13 @@ happens after all earlier transfers of that unit have completed. The phase of a 
 (number of releases that this unit has done on the channel) mod phases: it selects which copy of the
 channel's blocks the unit addresses. No instruction computes a phase.
 
+Between cores. MNISU also copies LX to the LX of other cores over the ring (``RingCopy``). A *ring channel*
+guards the blocks that such copies fill: for every ordered pair of cores it has a counter ``empty`` (starts at
+1, kept by the sender) and a counter ``full`` (starts at 0, kept by the receiver). The sender acquires empty of
+a receiver, copies, releases full to it; the receiver acquires full of a sender, reads, releases empty to it.
+The other core is an operand; a negative one means nobody, and the instruction does nothing. That is how cores
+that run one program take part or not.
+
 Numbers that depend on a launch never stand in an instruction: they are slots of the value table.
 All addresses and offsets are bytes, all values are signed 64-bit, overflow is an error.
 """
@@ -203,7 +210,10 @@ class Dma:
     ``byte_lo``/``byte_hi`` (stores with stick leaves): along the innermost dim only the bytes
     [byte_lo, byte_hi) counted from the start of index 0 are written, the rest of DDR keeps its value.
     ``arg`` is the argument whose allocation bounds the DDR side (checked). ``scatter`` order: ascending
-    index order, last writer wins."""
+    index order, last writer wins.
+
+    ``sharers`` > 1 (loads): that many cores, those with the same number ``group``, execute this transfer equally
+    often and each time fetch the same bytes; the memory is read once for all of them."""
 
     arg: int
     ddr: Operand
@@ -215,6 +225,47 @@ class Dma:
     lanes: LaneSplit | None = None
     byte_lo: Operand = imm(0)
     byte_hi: Operand = imm(1 << 40)
+    group: Operand = imm(0)
+    sharers: Operand = imm(1)
+
+
+@dataclass(frozen=True)
+class RingDim:
+    """One loop of a copy between cores: index 0 .. extent-1, strides in bytes."""
+
+    extent: Operand
+    source_stride: Operand
+    target_stride: Operand
+
+
+@dataclass(frozen=True)
+class RingCopy:
+    """MNISU: LX of this core -> LX of core ``core`` (which may be this one). ``target`` lies in a block of a
+    ring channel that the sender holds empty of. A copy moves ``leaf`` bytes per point of the nest."""
+
+    core: Operand
+    source: LxRef
+    target: LxRef
+    dims: tuple[RingDim, ...]
+    leaf: int = 128
+
+
+@dataclass(frozen=True)
+class RingAcquire:
+    """Take this core's credit of a ring channel towards (or from) core ``core``."""
+
+    channel: int
+    side: Side
+    core: Operand
+
+
+@dataclass(frozen=True)
+class RingRelease:
+    """Give core ``core`` a credit of a ring channel, after all earlier copies of the unit have arrived."""
+
+    channel: int
+    side: Side
+    core: Operand
 
 
 @dataclass(frozen=True)
@@ -410,7 +461,9 @@ class SegStore:
     strides: tuple[Operand, ...]
 
 
-Instr = Loop | Let | Acquire | Release | Dma | SegLoad | SegPt | SegVec | SegStore
+Instr = (
+    Loop | Let | Acquire | Release | Dma | SegLoad | SegPt | SegVec | SegStore | RingCopy | RingAcquire | RingRelease
+)
 
 
 class SymbolKind(IntEnum):
@@ -478,13 +531,16 @@ class Block:
 
 @dataclass(frozen=True)
 class Channel:
-    """Credits between two units over blocks that advance together (all with ``phases`` copies)."""
+    """Credits between two units over blocks that advance together (all with ``phases`` copies).
+
+    ``ring``: the producer is MNISU of every core, the consumer a compute unit of every core, one phase."""
 
     name: str
     producer: Unit
     consumer: Unit
     phases: int
     blocks: tuple[int, ...] = ()
+    ring: bool = False
 
 
 class Relation(IntEnum):

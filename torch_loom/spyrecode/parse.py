@@ -28,6 +28,10 @@ from torch_loom.spyrecode.model import (
     Reduce,
     Relation,
     Release,
+    RingAcquire,
+    RingCopy,
+    RingDim,
+    RingRelease,
     Scope,
     SegLoad,
     SegPt,
@@ -173,7 +177,7 @@ class _Parser:
         blocks = []
         while not line.accept("]"):
             blocks.append(self.block(line))
-        return Channel(name, producer, consumer, phases, tuple(blocks))
+        return Channel(name, producer, consumer, phases, tuple(blocks), line.accept("ring"))
 
     def block(self, line: Line) -> int:
         token = line.next()
@@ -218,6 +222,15 @@ class _Parser:
                 line.expect(".")
                 kind = Acquire if word == "acquire" else Release
                 return self._done(line, kind(channel, line.enum(Side)))
+            case "ring_acquire" | "ring_release":
+                channel = self.channel(line)
+                line.expect(".")
+                side = line.enum(Side)
+                line.expect("core")
+                ring = RingAcquire if word == "ring_acquire" else RingRelease
+                return self._done(line, ring(channel, side, line.operand()))
+            case "ring_copy":
+                return self.ring_copy(line)
             case "copy":
                 return self.dma(line)
             case "load" | "store":
@@ -251,6 +264,27 @@ class _Parser:
         line.expect("]")
         return LxRef(block, channel, offset)
 
+    def ring_copy(self, line: Line) -> RingCopy:
+        line.expect("core")
+        core, source = line.operand(), self.lx(line)
+        line.expect("->")
+        target = self.lx(line)
+        line.expect("leaf")
+        leaf = line.integer()
+        line.end()
+        dims = []
+        while self.at < len(self.lines) and self.lines[self.at].peek() == "dim":
+            part = self.lines[self.at]
+            self.at += 1
+            part.next()
+            extent = part.operand()
+            part.expect("from")
+            source_stride = part.operand()
+            part.expect("to")
+            dims.append(RingDim(extent, source_stride, part.operand()))
+            part.end()
+        return RingCopy(core, source, target, tuple(dims), leaf)
+
     def dma(self, line: Line) -> Dma:
         line.expect("ddr", "[")
         arg, ddr = line.integer(), line.operand()
@@ -259,11 +293,11 @@ class _Parser:
         line.expect("leaf")
         leaf, zero_fill = line.integer(), line.accept("zero_fill")
         line.end()
-        dims, gathers, lanes, mask = [], [], None, NO_MASK
+        dims, gathers, lanes, mask, shared = [], [], None, NO_MASK, (imm(0), imm(1))
         while self.at < len(self.lines):
             part = self.lines[self.at]
             word = part.peek()
-            if word not in ("dim", "bytes", "gather", "lanes"):
+            if word not in ("dim", "bytes", "gather", "lanes", "shared"):
                 break
             self.at += 1
             part.next()
@@ -276,12 +310,16 @@ class _Parser:
                 dims.append(DmaDim(extent, lo, hi, ddr_stride, part.operand()))
             elif word == "bytes":
                 mask = (part.operand(), part.operand())
+            elif word == "shared":
+                sharers = part.operand()
+                part.expect("group")
+                shared = (part.operand(), sharers)
             elif word == "gather":
                 gathers.append(self._gather(part))
             else:
                 lanes = _lanes(part)
             part.end()
-        return Dma(arg, ddr, lx, tuple(dims), leaf, zero_fill, tuple(gathers), lanes, *mask)
+        return Dma(arg, ddr, lx, tuple(dims), leaf, zero_fill, tuple(gathers), lanes, *mask, *shared)
 
     def _gather(self, line: Line) -> Gather:
         index = self.lx(line)

@@ -272,19 +272,21 @@ def read_blocks(c: Cursor) -> tuple[Block, ...]:
 def write_channels(p: Program, strings: Strings) -> bytes:
     head = struct.pack("<II", len(p.channels), 0)
     head += b"".join(
-        struct.pack("<IHHII", strings.number(c.name), c.producer, c.consumer, c.phases, len(c.blocks))
+        struct.pack("<IHHHHI", strings.number(c.name), c.producer, c.consumer, c.phases, c.ring, len(c.blocks))
         for c in p.channels
     )
     return head + b"".join(struct.pack("<I", b) for c in p.channels for b in c.blocks)
 
 
 def read_channels(c: Cursor) -> tuple[Channel, ...]:
-    heads = [c.take("IHHII") for _ in range(c.count(limits.CHANNELS, "channels"))]
+    heads = [c.take("IHHHHI") for _ in range(c.count(limits.CHANNELS, "channels"))]
     found = []
-    for name, producer, consumer, phases, blocks in heads:
+    for name, producer, consumer, phases, ring, blocks in heads:
         if blocks > limits.BLOCKS:
             raise c.fail(f"{blocks} blocks in a channel")
+        if ring > 1:
+            raise c.fail(f"channel flags {ring}")
         refs = tuple(c.take("I")[0] for _ in range(blocks))
         units = c.enum(Unit, producer), c.enum(Unit, consumer)
-        found.append(Channel(c.string(name), *units, phases, refs))
+        found.append(Channel(c.string(name), *units, phases, refs, bool(ring)))
     return tuple(found)

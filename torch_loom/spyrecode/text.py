@@ -32,6 +32,9 @@ from torch_loom.spyrecode.model import (
     Reduce,
     Relation,
     Release,
+    RingAcquire,
+    RingCopy,
+    RingRelease,
     SegLoad,
     SegPt,
     SegStore,
@@ -136,7 +139,8 @@ class _Printer:
         for i, c in enumerate(p.channels):
             held = " ".join(f"@{self.blocks[b]}" for b in c.blocks)
             ends = f"{c.producer.name} -> {c.consumer.name}"
-            yield f".chan {i} {_quote(c.name)} {ends} phases {c.phases} [{held}]"
+            ring = " ring" if c.ring else ""
+            yield f".chan {i} {_quote(c.name)} {ends} phases {c.phases} [{held}]{ring}"
         for unit in sorted(p.streams):
             yield f".unit {unit.name}"
             yield from self.body(p.streams[unit], "  ")
@@ -154,6 +158,16 @@ class _Printer:
                     yield f"{pad}acquire {self.channels[channel]}.{side.name.lower()}"
                 case Release(channel, side):
                     yield f"{pad}release {self.channels[channel]}.{side.name.lower()}"
+                case RingAcquire(channel, side, core):
+                    yield f"{pad}ring_acquire {self.channels[channel]}.{side.name.lower()} core {operand(core)}"
+                case RingRelease(channel, side, core):
+                    yield f"{pad}ring_release {self.channels[channel]}.{side.name.lower()} core {operand(core)}"
+                case RingCopy():
+                    ends = f"{self.lx(instr.source)} -> {self.lx(instr.target)}"
+                    yield f"{pad}ring_copy core {operand(instr.core)} {ends} leaf {instr.leaf}"
+                    for d in instr.dims:
+                        strides = f"{operand(d.source_stride)} to {operand(d.target_stride)}"
+                        yield f"{pad}  dim {operand(d.extent)} from {strides}"
                 case Dma():
                     yield from self.dma(instr, pad)
                 case SegLoad(seg, queue, ref, elem, strides):
@@ -179,6 +193,8 @@ class _Printer:
             yield f"{pad}  dim {_dim(dim)}"
         if (dma.byte_lo, dma.byte_hi) != NO_MASK:
             yield f"{pad}  bytes {operand(dma.byte_lo)} {operand(dma.byte_hi)}"
+        if (dma.group, dma.sharers) != (imm(0), imm(1)):
+            yield f"{pad}  shared {operand(dma.sharers)} group {operand(dma.group)}"
         for g in dma.gathers:
             yield f"{pad}  gather {self._gather(g)}"
         if dma.lanes:

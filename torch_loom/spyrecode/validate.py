@@ -31,6 +31,9 @@ from torch_loom.spyrecode.model import (
     OperandKind,
     Program,
     Release,
+    RingAcquire,
+    RingCopy,
+    RingRelease,
     Scope,
     SegLoad,
     SegPt,
@@ -47,6 +50,7 @@ _STREAM_OF: dict[type, tuple[Unit, ...]] = {
     SegPt: (Unit.PT,),
     SegVec: (Unit.SFU,),
     SegStore: (Unit.L1SU,),
+    RingCopy: (Unit.MNISU,),
 }
 _MAX_MODEL_INT = (1 << 63) - 1
 
@@ -132,12 +136,19 @@ def _check_tables(p: Program) -> None:
         where = f"channel {i} ({channel.name})"
         _require(1 <= channel.phases <= limits.PHASES, f"{where}: {channel.phases} phases")
         _require(channel.producer != channel.consumer, f"{where}: both ends are {channel.producer.name}")
+        _require(
+            not channel.ring
+            or (channel.producer is Unit.MNISU and channel.consumer in COMPUTE_UNITS and channel.phases == 1),
+            f"{where}: a ring channel leads from MNISU to a compute unit with one phase",
+        )
         for b in channel.blocks:
             _require(0 <= b < len(p.blocks), f"{where}: block {b} of {len(p.blocks)}")
             _require(
                 p.blocks[b].phases == channel.phases,
                 f"{where}: block {p.blocks[b].name} has {p.blocks[b].phases} phases, not {channel.phases}",
             )
+    rings = sum(c.ring for c in p.channels)
+    _require(rings * p.cores <= limits.RING_COUNTERS, f"{rings} ring channels between {p.cores} cores")
 
 
 def _check_expr(p: Program, expr: Expr, leaves: frozenset[ExprOp], where: str) -> None:
@@ -186,6 +197,11 @@ class _Stream:
                 regs = regs | {instr.reg}
             elif isinstance(instr, Acquire | Release):
                 self.credit(instr)
+            elif isinstance(instr, RingAcquire | RingRelease):
+                self.number(instr, instr.core, regs)
+                self.credit(instr)
+            elif isinstance(instr, RingCopy):
+                self.ring_copy(instr, regs)
             elif isinstance(instr, Dma):
                 self.dma(instr, regs)
             elif isinstance(instr, SegPt):
@@ -227,11 +243,13 @@ class _Stream:
             if value < 0 and (op.op is VecOp.SCALAR_F or -1 - value not in regs):
                 raise self.fail(vec, f"scalar register {-1 - value} is read before it is set")
 
-    def credit(self, instr: Acquire | Release) -> None:
+    def credit(self, instr: Acquire | Release | RingAcquire | RingRelease) -> None:
         if not 0 <= instr.channel < len(self.p.channels):
             raise self.fail(instr, f"channel {instr.channel} of {len(self.p.channels)}")
         channel = self.p.channels[instr.channel]
-        producing = isinstance(instr, Acquire) == (instr.side is Side.EMPTY)
+        if channel.ring != isinstance(instr, RingAcquire | RingRelease):
+            raise self.fail(instr, f"channel {channel.name} is {'' if channel.ring else 'not '}a ring channel")
+        producing = isinstance(instr, Acquire | RingAcquire) == (instr.side is Side.EMPTY)
         if self.unit is not (channel.producer if producing else channel.consumer):
             role = "producer" if producing else "consumer"
             raise self.fail(instr, f"{instr.side.name} of channel {channel.name}: {self.unit.name} is not its {role}")
@@ -250,6 +268,21 @@ class _Stream:
         if phase_unit(channel, self.unit) is None:
             raise self.fail(instr, f"channel {channel.name} has no end at {self.unit.name}")
 
+    def ring_copy(self, copy: RingCopy, regs: frozenset[int]) -> None:
+        if copy.leaf not in (128, 1, 2, 4):
+            raise self.fail(copy, f"a leaf of {copy.leaf} bytes: 128, 4, 2 or 1 allowed")
+        self.number(copy, copy.core, regs)
+        self.lx(copy, copy.source, regs)
+        self.lx(copy, copy.target, regs)
+        if copy.target.channel < 0 or not self.p.channels[copy.target.channel].ring:
+            raise self.fail(copy, "the target must lie in a block of a ring channel")
+        if copy.source.channel >= 0 and self.p.channels[copy.source.channel].ring:
+            raise self.fail(copy, "the source must not lie in a block of a ring channel")
+        if len(copy.dims) > limits.RANK:
+            raise self.fail(copy, f"rank {len(copy.dims)}, at most {limits.RANK} allowed")
+        for dim in copy.dims:
+            self.numbers(copy, (dim.extent, dim.source_stride, dim.target_stride), regs)
+
     def dma(self, dma: Dma, regs: frozenset[int]) -> None:
         storing = self.unit is Unit.MNISU
         args = self.p.args
@@ -266,6 +299,9 @@ class _Stream:
         for dim in dma.dims:
             self.numbers(dma, (dim.extent, dim.lo, dim.hi, dim.ddr_stride, dim.lx_stride), regs)
         self.numbers(dma, (dma.byte_lo, dma.byte_hi), regs)
+        self.numbers(dma, (dma.group, dma.sharers), regs)
+        if storing and (dma.group, dma.sharers) != (Operand(OperandKind.IMM, 0), Operand(OperandKind.IMM, 1)):
+            raise self.fail(dma, "only loads can be shared")
         masked = dma.byte_lo != Operand(OperandKind.IMM, 0) or dma.byte_hi != Operand(OperandKind.IMM, 1 << 40)
         if masked and (not storing or dma.leaf != 128 or not dma.dims or dma.lanes):
             raise self.fail(dma, "byte_lo/byte_hi belong to stores of sticks with at least one dim")

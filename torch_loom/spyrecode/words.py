@@ -30,6 +30,9 @@ class Opcode(IntEnum):
     SEG_VEC = 9
     SEG_STORE = 10
     END = 11
+    RING_COPY = 12
+    RING_ACQUIRE = 13
+    RING_RELEASE = 14
 
 
 class Kind(IntEnum):

@@ -40,7 +40,7 @@ class NoDevice(RuntimeError):
 class Comparison:
     """Both encodings of the sentences and what the device did for its one.
 
-    ``rows`` are the launches of one pass over all sentences; ``kernels`` is keyed by the names in them.
+    ``rows`` are the launches of one pass over all sentences, ``kernels`` all that the process has prepared.
     """
 
     sentences: list[str]
@@ -49,7 +49,7 @@ class Comparison:
     fallbacks: dict[str, int]
     kernels_compiled: int
     rows: list[LaunchRow]
-    kernels: dict[str, Kernel]
+    kernels: list[Kernel]
 
     def figures(self, paths: Mapping[str, KernelPaths]) -> dict[str, Any]:
         """The figures by their public names; ``paths`` says where each kernel's levels lie."""

@@ -20,6 +20,7 @@ from torch_loom.dialects.ktdp import (
 )
 from torch_loom.ktir.checks.ranges import Ranges
 from torch_loom.ktir.diagnostics import ERROR, NOTE, WARNING
+from torch_loom.ktir.engines import recorded_unit
 
 if TYPE_CHECKING:
     from torch_loom.ktir.program import Program
@@ -38,7 +39,7 @@ class CheckOptions:
     bounds: Mapping[str, int] = field(default_factory=dict)
     strict: bool = False
     compat: bool = False
-    address_unit: str = "elements"
+    address_unit: str | None = None
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,11 @@ class Context:
     program: Program
     function: FuncOp
     options: CheckOptions
+
+    @cached_property
+    def unit(self) -> str:
+        """What addresses count."""
+        return self.options.address_unit or recorded_unit(self.program)
 
     @cached_property
     def grid(self) -> tuple[int, ...]:

@@ -18,8 +18,8 @@ from torch_loom.dialects.ktdp import (
     LoadOp,
     StoreOp,
 )
+from torch_loom.dialects.upstream_affine import AffineOp
 from torch_loom.dialects.upstream_linalg import GenericOp, ReduceOp
-from torch_loom.dialects.upstream_scf import AffineOp
 from torch_loom.ktir.checks.context import Context, Finding, error, note, partitions, warning
 from torch_loom.ktir.checks.ranges import Range, Ranges, expr_range
 from torch_loom.ktir.reference.ops_linalg import fold_of

@@ -19,7 +19,7 @@ from xdsl.ir.affine import (
 
 from torch_loom.dialects.affine_sets import evaluate
 from torch_loom.dialects.ktdp import GetComputeTileIdOp, RuntimeArgExtractOp, RuntimeArgType
-from torch_loom.dialects.upstream_scf import AffineOp
+from torch_loom.dialects.upstream_affine import AffineOp
 
 LIMIT = 1 << 60
 

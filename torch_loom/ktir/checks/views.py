@@ -168,7 +168,7 @@ def plain_sets(context: Context) -> Iterator[Finding]:
 
 def element_sizes(context: Context) -> Iterator[Finding]:
     """KT-V15: views of different element sizes on one element-addressed argument."""
-    if context.options.address_unit != "elements":
+    if context.unit != "elements":
         return
     for argument in context.program.arguments(context.function.sym_name.data):
         if argument.kind != ADDRESS:
@@ -197,7 +197,7 @@ def _span(context: Context, view: ConstructMemoryViewOp) -> tuple[int, int] | No
     size = element_bytes(element_type(view.view))
     if offset is None or size is None or not all(isinstance(v, int) for v in (*sizes, *strides)) or 0 in sizes:
         return None
-    unit = {"elements": size, "bytes": 1, "sticks": STICK_BYTES}[context.options.address_unit]
+    unit = {"elements": size, "bytes": 1, "sticks": STICK_BYTES}[context.unit]
     reach = [(int(s) - 1) * int(t) for s, t in zip(sizes, strides, strict=True)]  # type: ignore[arg-type]
     low = offset * unit + sum(r for r in reach if r < 0) * size
     high = offset * unit + (sum(r for r in reach if r > 0) + 1) * size
@@ -222,7 +222,7 @@ def baked_buffers(context: Context) -> Iterator[Finding]:
             "KT-L03",
             second,
             f"bytes {b[0]}..{b[1] - 1} overlap bytes {a[0]}..{a[1] - 1} of {context.name(first.view)}; "
-            f"addresses are counted in {context.options.address_unit}",
+            f"addresses are counted in {context.unit}",
         )
 
 

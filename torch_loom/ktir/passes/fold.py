@@ -8,8 +8,8 @@ from xdsl.dialects.builtin import IndexType, IntegerAttr, IntegerType, ModuleOp
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from torch_loom.dialects.affine_sets import evaluate_map
+from torch_loom.dialects.upstream_affine import AffineOp
 from torch_loom.dialects.upstream_arith import ConstantOp
-from torch_loom.dialects.upstream_scf import AffineOp
 from torch_loom.ktir.passes.dce import eliminate_dead
 
 

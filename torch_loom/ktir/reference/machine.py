@@ -89,15 +89,21 @@ def tensor(value: Any, what: str = "reads") -> Array:
 
 @dataclass(frozen=True)
 class Options:
-    """How to execute. ``lx_bytes`` None means no capacity check."""
+    """How to execute. ``lx_bytes`` None means no capacity check; ``fold`` is the order of sums and products."""
 
     numerics: str = "ieee"
     accumulate: str = "f32"
+    fold: str = "ascending"
     address_unit: str = "elements"
     strict_bounds: bool = False
     check_collisions: bool = False
     compat: bool = False
     lx_bytes: int | None = 2 << 20
+
+    def __post_init__(self) -> None:
+        for name, allowed in (("accumulate", ("f32", "storage")), ("fold", ("ascending", "pairwise"))):
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name} is one of {', '.join(allowed)}, got {getattr(self, name)!r}")
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from xdsl.dialects.builtin import DYNAMIC_INDEX
 from xdsl.ir.affine import AffineSet
 
 from torch_loom.dialects.affine_sets import PointSet, UnboundedSet, bound, evaluate, evaluate_map, permutation
+from torch_loom.dialects.affine_text import box_set
 from torch_loom.dialects.elements import shape_of
 from torch_loom.ktir.reference.errors import ExecutionError
 from torch_loom.ktir.reference.formats import Array, Format
@@ -84,8 +85,61 @@ def distributed_view(tile: Tile, op: Any, values: Values) -> Values:
             for earlier in parts[:position]:
                 if not part.points.disjoint(earlier.points):
                     raise ExecutionError("KT-V10", f"partition {position} overlaps an earlier one")
+        _require_no_holes(parts)
         tile.machine.caches[key] = parts
     return [DistributedView(parts, parts[0].format)]
+
+
+def _require_no_holes(parts: list[View]) -> None:
+    """The partitions together hold every coordinate from 0 to their largest."""
+    held = [p.points for p in parts if not p.points.bounds.empty]
+    if not held or held[0].rank == 0:
+        return
+    total = 1
+    for dim in range(held[0].rank):
+        total *= max(p.bounds.upper[dim] for p in held) + 1
+    count = sum(p.size for p in held)
+    if count != total:
+        raise ExecutionError("KT-V11", f"the partitions hold {count} of {total} coordinates; the union has holes")
+
+
+@handles("memref.subview")
+def subview(tile: Tile, op: Any, values: Values) -> Values:
+    """A strided part of a view, with coordinates from 0."""
+    source = values[0]
+    if not isinstance(source, View) or not source.points.is_box:
+        raise ExecutionError("KT-X10", "memref.subview of a distributed view is not implemented")
+    rest = iter(values[1:])
+    lists = []
+    for name in ("static_offsets", "static_sizes", "static_strides"):
+        static = (int(v) for v in op.properties[name].get_values())
+        lists.append([int(next(rest)) if v == DYNAMIC_INDEX else v for v in static])
+    offsets, sizes, steps = lists
+    lower, extents = source.points.bounds.lower, source.points.extents
+    for dim, (offset, size, step) in enumerate(zip(offsets, sizes, steps, strict=True)):
+        last = offset + (size - 1) * step
+        if size < 0 or (size and not (0 <= offset < extents[dim] and 0 <= last < extents[dim])):
+            raise ExecutionError("KT-X04", f"subview {offset}..{last} of dim {dim} outside {list(extents)}")
+    base = source.address([lo + o for lo, o in zip(lower, offsets, strict=False)])
+    strides = tuple(s * step for s, step in zip(source.strides, steps, strict=True))
+    return [View(source.memory, base, source.format, strides, bound(box_set(sizes)), source.label)]
+
+
+@handles("memref.cast")
+def view_cast(tile: Tile, op: Any, values: Values) -> Values:
+    """The same view under another type."""
+    return [values[0]]
+
+
+@handles("memref.dim")
+def view_dim(tile: Tile, op: Any, values: Values) -> Values:
+    """The extent of a dim of a view."""
+    parts, dim = partitions_of(values[0]), int(values[1])
+    if not 0 <= dim < parts[0].rank:
+        raise ExecutionError("KT-X04", f"dim {dim} of a view of rank {parts[0].rank}")
+    if len(parts) == 1:
+        return [parts[0].points.extents[dim]]
+    return [max(p.points.bounds.upper[dim] for p in parts) + 1]
 
 
 @handles("ktdp.construct_access_tile")

@@ -132,7 +132,8 @@ def fold_axes(tile: Tile, name: str, values: Array, axes: Sequence[int], initial
         if flat.shape[0] == 0:
             found = np.full(flat.shape[1:], identity_of(name, fmt), fmt.dtype)
         elif name in ("arith.addf", "arith.mulf"):
-            found = ordered_fold(ufunc, flat)
+            pairwise = tile.machine.options.fold == "pairwise"
+            found = pairwise_fold(ufunc, flat) if pairwise else ordered_fold(ufunc, flat)
         else:
             found = ufunc.reduce(flat, axis=0)
         if initial is not None:
@@ -149,6 +150,15 @@ def ordered_fold(ufunc: Any, flat: Array) -> Array:
             ufunc(result, part, out=result)
         return result
     return np.asarray(ufunc.accumulate(flat, axis=0)[-1])
+
+
+def pairwise_fold(ufunc: Any, flat: Array) -> Array:
+    """Fold axis 0 by neighbours, then the results by neighbours; an odd one out waits for the next round."""
+    while flat.shape[0] > 1:
+        pairs = flat.shape[0] // 2
+        folded = ufunc(flat[0 : 2 * pairs : 2], flat[1 : 2 * pairs : 2])
+        flat = np.concatenate([folded, flat[2 * pairs :]])
+    return np.asarray(flat[0])
 
 
 def _fold_unsigned(name: str, flat: Array, initial: Array | None, fmt: Format) -> Array:
