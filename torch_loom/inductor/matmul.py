@@ -75,8 +75,7 @@ def plan_matmul(plan: KernelPlan) -> None:
 
 
 def _block_k(plan: KernelPlan, roles: MatmulPlan, inner_n: int) -> int:
-    """Elements of K in a tile: all of it, unless the smallest operand tiles would not fit LX then; what a
-    last block holds beyond K reads as zero and adds nothing."""
+    """Elements of K in a tile: all of it, unless the smallest operand tiles would not fit LX then."""
     if not roles.k:
         return 1
     first, inner = roles.k[0], planned(product(d.extent for d in roles.k[1:]))
@@ -248,16 +247,29 @@ def emit_blocked(emitter: Emitter, node: SchedulerNode) -> None:
             total = builder.mul(total, tiles.block[d]) if d in tiles.block else total
         return total
 
-    zero = builder.splat(builder.constant(0.0, "f32"), [extent(roles.m), extent(roles.n)])
     first = roles.k[0]
-    with builder.accumulate(0, tiles.number(roles.k_steps), [zero]) as carried:
-        tiles.start[first] = builder.mul(carried.index, tiles.block[first])
-        emitter.partial = carried.values[0]
-        emitter.held = []
+    block = tiles.block[first]
+    whole = builder.floordiv(tiles.extent[first], block)
+    rest = builder.sub(tiles.extent[first], builder.mul(whole, block))
+
+    def product_into(partial: Tensor) -> tuple[Tensor, list[tuple[str, sympy.Expr]]]:
+        emitter.partial, emitter.held = partial, []
         node._body(*node_variables(node, plan.numel, plan.rnumel, plan.dims))
-        carried.results = [emitter.partial]
-        stores, emitter.held, emitter.partial = emitter.held, None, None
+        total, stores = emitter.partial, emitter.held
+        emitter.partial, emitter.held = None, None
         emitter.loaded.clear()
+        return total, stores
+
+    zero = builder.splat(builder.constant(0.0, "f32"), [extent(roles.m), extent(roles.n)])
+    with builder.accumulate(0, whole, [zero]) as carried:
+        tiles.start[first] = builder.mul(carried.index, block)
+        total, stores = product_into(carried.values[0])
+        carried.results = [total]
+    total = carried.results[0]
+    if rest != 0:  # what remains has its exact extent: the lanes beyond it hold no zeros
+        tiles.start[first], tiles.block[first] = builder.mul(whole, block), rest
+        total, stores = product_into(total)
+        tiles.block[first] = block
     tiles.start[first] = 0
     for name, index in stores:
-        emitter.store(name, index, spread(emitter, carried.results[0]))
+        emitter.store(name, index, spread(emitter, total))
