@@ -37,9 +37,7 @@ def per_call(work: Callable[[], object], calls: int, rounds: int = 7) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--launches", type=int, default=200, help="launches in a row (fewer than fit in flight)"
-    )
+    parser.add_argument("--launches", type=int, default=200, help="launches in a row (fewer than fit in flight)")
     calls = parser.parse_args().launches
     image = programs.scale(buffers=10, ints=4)
     plan = _device.prepare(image)

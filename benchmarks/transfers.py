@@ -26,9 +26,7 @@ def best(work: Callable[[], object], repeat: int) -> float:
     return min(times)
 
 
-CASES: list[
-    tuple[str, torch.dtype, Callable[[int], tuple[int, ...]], Callable[[torch.Tensor], torch.Tensor]]
-] = [
+CASES: list[tuple[str, torch.dtype, Callable[[int], tuple[int, ...]], Callable[[torch.Tensor], torch.Tensor]]] = [
     ("float16 [n/1024, 1024]", torch.float16, lambda n: (n // 1024, 1024), lambda t: t),
     ("float16 [n/1000, 1000] ragged", torch.float16, lambda n: (n // 1000, 1000), lambda t: t),
     ("float16 [32, n/12288, 384]", torch.float16, lambda n: (32, n // 12288, 384), lambda t: t),

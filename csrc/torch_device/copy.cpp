@@ -101,6 +101,8 @@ void move(const at::Tensor& dst, const at::Tensor& src, const rt::Side& to, cons
                 " does not fit: the device holds torch.int64 as 32-bit integers (", -2147483648LL, " .. ",
                 2147483647LL, ")");
   }
+  // A copy to the host waits for the stream, so it is where failed launches are reported.
+  if (to.layout == nullptr) stream.synchronize();
 }
 
 /// Host bytes that the elements of a device tensor cover in its storage: [first, last).
@@ -190,6 +192,8 @@ void copy_elements(const at::Tensor& dst, const at::Tensor& src, bool non_blocki
   const bool image_dst = dst.device().type() == kSpyre && !typed(dst);
   if (image_src) {
     drain(src);
+    if (dst.is_cpu())
+      rt::card(src.device().index()).stream(current_stream(src.device().index())).synchronize();
     const Image image(src);
     if (dst.device().type() == kSpyre) return copy_elements(dst, image.view, non_blocking);
     dst.copy_(image.view);

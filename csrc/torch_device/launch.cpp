@@ -7,6 +7,10 @@
 
 #include <bit>
 #include <chrono>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <unordered_map>
 
 #include "runtime/plan.h"
 #include "torch_device/storage.h"
@@ -75,10 +79,17 @@ std::span<const chip::ArgValue> values(const rt::Plan& plan, PyObject* const* it
   return scratch;
 }
 
-/// "file:line" of the Python frame that launches. Code objects that launch are few; the map keeps them.
+/// Is a file part of the machinery between the user's line and a launch: torch itself, this package, or a
+/// wrapper that Inductor generated?
+bool is_machinery(const std::string& file) {
+  for (const char* part : {"/torch/", "/torch_loom/", "/torchinductor_", "<frozen"})
+    if (file.find(part) != std::string::npos) return true;
+  const char* cache = std::getenv("TORCHINDUCTOR_CACHE_DIR");
+  return file.starts_with('<') || (cache != nullptr && *cache != 0 && file.starts_with(cache));
+}
+
+/// "file:line" of the user's Python line that launches. Code objects are few; what is known of them is kept.
 rt::Origin origin() {
-  PyFrameObject* frame = PyEval_GetFrame();
-  if (frame == nullptr) return nullptr;
   struct Key {
     PyObject* code;
     int line;
@@ -89,20 +100,31 @@ rt::Origin origin() {
       return std::hash<void*>()(k.code) * 31 + static_cast<std::size_t>(k.line);
     }
   };
+  static auto* files = new std::unordered_map<PyObject*, std::string>;  // empty: machinery
   static auto* known = new std::unordered_map<Key, rt::Origin, Hash>;
-  PyCodeObject* code = PyFrame_GetCode(frame);
-  const Key key{reinterpret_cast<PyObject*>(code), PyFrame_GetLineNumber(frame)};
-  const auto found = known->find(key);
-  if (found != known->end()) {
-    Py_DECREF(code);
-    return found->second;
+  PyFrameObject* frame = PyEval_GetFrame();
+  py::object held;
+  while (frame != nullptr) {
+    // The code object is kept alive: its address is the key.
+    PyObject* code = reinterpret_cast<PyObject*>(PyFrame_GetCode(frame));
+    auto file = files->find(code);
+    if (file == files->end()) {
+      const auto name = py::reinterpret_steal<py::object>(PyObject_GetAttrString(code, "co_filename"));
+      std::string text = py::str(name).cast<std::string>();
+      file = files->emplace(code, is_machinery(text) ? std::string() : std::move(text)).first;
+    } else {
+      Py_DECREF(code);
+    }
+    if (!file->second.empty()) {
+      const Key key{code, PyFrame_GetLineNumber(frame)};
+      auto& text = (*known)[key];
+      if (!text) text = std::make_shared<const std::string>(file->second + ":" + std::to_string(key.line));
+      return text;
+    }
+    frame = PyFrame_GetBack(frame);
+    held = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(frame));
   }
-  const py::object file = py::reinterpret_steal<py::object>(
-      PyObject_GetAttrString(reinterpret_cast<PyObject*>(code), "co_filename"));
-  auto text =
-      std::make_shared<const std::string>(py::str(file).cast<std::string>() + ":" + std::to_string(key.line));
-  known->emplace(key, text);
-  return text;
+  return nullptr;
 }
 
 void launch(const std::shared_ptr<rt::Plan>& plan, PyObject* const* items, std::size_t n) {

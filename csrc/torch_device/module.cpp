@@ -4,6 +4,8 @@
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <algorithm>
+
 #include "runtime/event.h"
 #include "runtime/runtime.h"
 #include "runtime/transfer.h"
@@ -103,7 +105,17 @@ at::Tensor empty_with_layout(const rt::Dims& size, const rt::Dims& stride, const
 at::Tensor alias_with_layout(const at::Tensor& t, const rt::Dims& size, const rt::Dims& stride,
                              std::int64_t offset, const rt::Dims& device_size, const rt::Dims& stride_map) {
   const rt::Format format = record_of(on_spyre(t, "a reinterpretation")).layout->format;
-  return make_alias(t, size, stride, offset, raw_layout(format, size, stride, device_size, stride_map));
+  TORCH_CHECK_VALUE(size.size() == stride.size() && offset >= 0, "sizes, strides and offset do not fit");
+  // The allocation that the layout describes starts at element 0: its outermost dim also covers the offset.
+  rt::Dims whole = size, steps = stride;
+  if (whole.empty()) {
+    whole = {1};
+    steps = {1};
+  }
+  const auto outer = static_cast<std::size_t>(std::max_element(steps.begin(), steps.end()) - steps.begin());
+  const std::int64_t step = std::max<std::int64_t>(steps[outer], 1);
+  whole[outer] += (offset + step - 1) / step;
+  return make_alias(t, size, stride, offset, raw_layout(format, whole, steps, device_size, stride_map));
 }
 
 void set_layout(const at::Tensor& t, const rt::Dims& device_size, const rt::Dims& stride_map) {

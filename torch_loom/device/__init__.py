@@ -7,6 +7,9 @@ threads by the first launch. Registering twice does nothing.
 
 from __future__ import annotations
 
+import atexit
+import sys
+
 __all__ = ["_autoload"]
 
 _registered = False
@@ -35,4 +38,18 @@ def _autoload() -> None:
     )
     torch.Tensor.device_tensor_layout = module.device_tensor_layout  # type: ignore[attr-defined]
     printing.install()
+    atexit.register(_finish)
     importhook.after_import("torch._dynamo.device_interface", "torch_loom.device.dynamo", "register")
+
+
+def _finish() -> None:
+    """Let queued work end before the interpreter does, and show an error that nobody has seen yet."""
+    from torch_loom import _device
+
+    if not _device.started():
+        return
+    for index in range(_device.device_count()):
+        try:
+            _device.synchronize(index)
+        except RuntimeError as error:
+            print(f"torch-loom: {error}", file=sys.stderr)

@@ -109,7 +109,7 @@ def reinterpret_tensor_with_layout(
     layout: SpyreTensorLayout,
 ) -> torch.Tensor:
     """The tensor's bytes as an allocation of the given geometry and layout. ``offset`` is added to the tensor's own."""
-    offset += tensor.storage_offset()
+    offset += int(tensor.storage_offset())
     return _device.alias_with_layout(tensor, list(size), list(stride), offset, *_standard(layout))
 
 

@@ -328,19 +328,6 @@ _utils = _Utils
 
 # ---- torch.compile ----
 
-_INDUCTOR_NAMES = ("Scheduling", "PythonWrapperCodegen", "CppWrapperCodegen", "WrapperFxCodegen")
-
-
-def __getattr__(name: str) -> Any:
-    """Inductor looks for the classes of an out-of-tree backend here; they load when it first does."""
-    if name in _INDUCTOR_NAMES:
-        from torch_loom import inductor
-
-        classes = inductor.register()
-        if name in classes:
-            return classes[name]
-    raise AttributeError(f"module 'torch.spyre' has no attribute '{name}'")
-
 
 _initial_device = settings.default_device()
 if 0 < _initial_device < device_count():

@@ -30,12 +30,21 @@ struct Lane {
 };
 
 Side device(const Record& r) { return {r.base(), r.layout.get(), Phys::DF16, {1}, 0}; }
-Side host(std::vector<float>& v) { return {reinterpret_cast<std::uint8_t*>(v.data()), nullptr, Phys::F32, {1}, 0}; }
+Side host(std::vector<float>& v) {
+  return {reinterpret_cast<std::uint8_t*>(v.data()), nullptr, Phys::F32, {1}, 0};
+}
+
+/// One layout for all: it must outlive the queued transfers that point at it.
+const LayoutPtr& layout() {
+  static const LayoutPtr l = [] {
+    const std::int64_t size[] = {kElements}, stride[] = {1};
+    return make_layout(Kind::Default, Format::DF16, size, stride, kElements);
+  }();
+  return l;
+}
 
 std::unique_ptr<Record> tensor(Card& card, std::uint64_t stream) {
-  const std::int64_t size[] = {kElements}, stride[] = {1};
-  auto r = allocate(card, Dtype::F16, layout_for(Kind::Default, Format::DF16, size, stride, kElements),
-                    kElements * 2, stream);
+  auto r = allocate(card, Dtype::F16, layout(), kElements * 2, stream);
   std::vector<float> ones(kElements, 1);
   transfer({kElements}, device(*r), host(ones));
   return r;
@@ -58,7 +67,8 @@ int check(Card& card, std::vector<Lane>& lanes) {
 
 /// One thread issues `steps` random operations on its lanes. Lanes of one thread depend on each other
 /// through events only.
-void issue(Card& card, const std::shared_ptr<Plan>& plan, std::vector<Lane>& lanes, int steps, unsigned seed) {
+void issue(Card& card, const std::shared_ptr<Plan>& plan, std::vector<Lane>& lanes, int steps,
+           unsigned seed) {
   std::mt19937 random(seed);
   auto pick = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
   for (int step = 0; step < steps; ++step) {
@@ -99,8 +109,10 @@ void issue(Card& card, const std::shared_ptr<Plan>& plan, std::vector<Lane>& lan
       default: {
         const float model = lane.model_x;
         const float factor = pick(2) != 0 ? -1.0f : (model > 100 || model < -100 ? 0.5f : 2.0f);
-        const loom::chip::ArgValue args[] = {
-            buffer(*lane.x), buffer(*lane.y), {0, 0, 1}, {0, 0, std::bit_cast<std::int32_t>(factor) & 0xFFFFFFFFll}};
+        const loom::chip::ArgValue args[] = {buffer(*lane.x),
+                                             buffer(*lane.y),
+                                             {0, 0, 1},
+                                             {0, 0, std::bit_cast<std::int32_t>(factor) & 0xFFFFFFFFll}};
         launch(plan, args, stream, nullptr);
         lane.model_y = model * factor;
         std::swap(lane.x, lane.y);
@@ -123,7 +135,8 @@ int stress_streams(Card& card, const std::shared_ptr<Plan>& plan, int streams, i
   std::vector<std::thread> threads;
   for (int t = 0; t < kThreads; ++t)
     threads.emplace_back([&, t] {
-      issue(card, plan, lanes[static_cast<std::size_t>(t)], steps * streams / kThreads, seed + static_cast<unsigned>(t));
+      issue(card, plan, lanes[static_cast<std::size_t>(t)], steps * streams / kThreads,
+            seed + static_cast<unsigned>(t));
     });
   for (auto& t : threads) t.join();
   int wrong = 0;
@@ -149,7 +162,8 @@ int stress_memory(Card& card, int allocations, unsigned seed) {
   }
   std::sort(held.begin(), held.end());
   int wrong = 0;
-  for (std::size_t i = 0; i + 1 < held.size(); ++i) wrong += held[i].first + held[i].second > held[i + 1].first;
+  for (std::size_t i = 0; i + 1 < held.size(); ++i)
+    wrong += held[i].first + held[i].second > held[i + 1].first;
   for (const auto& [address, bytes] : held) memory.free(address);
   return wrong + (memory.stats().allocated_bytes.current != before) + (memory.stats().free_blocks > 1);
 }
@@ -157,7 +171,8 @@ int stress_memory(Card& card, int allocations, unsigned seed) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc < 2) return std::fprintf(stderr, "usage: stress IMAGE [STREAMS] [STEPS] [ALLOCATIONS] [SEED]\n"), 2;
+  if (argc < 2)
+    return std::fprintf(stderr, "usage: stress IMAGE [STREAMS] [STEPS] [ALLOCATIONS] [SEED]\n"), 2;
   auto number = [&](int i, int fallback) { return argc > i ? std::atoi(argv[i]) : fallback; };
   std::ifstream file(argv[1], std::ios::binary);
   const std::vector<std::uint8_t> image((std::istreambuf_iterator<char>(file)), {});
@@ -165,7 +180,8 @@ int main(int argc, char** argv) {
   int wrong = 0;
   {
     const auto plan = Plan::prepare(device, image, "scale");
-    const int lanes = stress_streams(device, plan, number(2, 64), number(3, 200), static_cast<unsigned>(number(5, 1)));
+    const int lanes =
+        stress_streams(device, plan, number(2, 64), number(3, 200), static_cast<unsigned>(number(5, 1)));
     std::printf("streams: %d wrong, %lld launches\n", lanes, static_cast<long long>(plan->launches()));
     wrong += lanes;
   }
