@@ -1,25 +1,32 @@
 """torch-loom: run, check, time and tune PyTorch models on a simulated Spyre-class chip.
 
-The package registers the ``spyre`` device through the ``torch.backends`` entry point when torch is
-imported. Importing ``torch_loom`` registers it too when torch is already there (for instance under
+``_autoload`` is the ``torch.backends`` entry point: it registers the ``spyre`` device when torch is imported.
+Importing ``torch_loom`` registers it too when torch is already there (for instance under
 ``TORCH_DEVICE_BACKEND_AUTOLOAD=0``); the tools that need no torch stay free of it.
 """
 
 import sys
 
-if hasattr(sys.modules.get("torch"), "_is_device_backend_autoload_enabled"):
-    from torch_loom.device import _autoload
 
-    _autoload()
+def _autoload() -> None:
+    """Register the device, and tell it where Inductor finds the compiler. Doing so twice does nothing."""
+    from torch_loom.device import _autoload as register_device
+
+    register_device()
 
     import torch
 
-    def _inductor_hook(name: str) -> object:
-        """Inductor asks the device module for its backend when it first compiles: load it then."""
-        if name in ("Scheduling", "PythonWrapperCodegen"):
-            from torch_loom import inductor
+    torch.spyre.__getattr__ = _compiler_class  # type: ignore[attr-defined]
 
-            return inductor.register()[name]
-        raise AttributeError(f"module 'torch.spyre' has no attribute {name!r}")
 
-    torch.spyre.__getattr__ = _inductor_hook  # type: ignore[attr-defined]
+def _compiler_class(name: str) -> object:
+    """Inductor asks the device module for its backend when it first compiles: load it then."""
+    if name in ("Scheduling", "PythonWrapperCodegen"):
+        from torch_loom import inductor
+
+        return inductor.register()[name]
+    raise AttributeError(f"module 'torch.spyre' has no attribute {name!r}")
+
+
+if hasattr(sys.modules.get("torch"), "_is_device_backend_autoload_enabled"):
+    _autoload()

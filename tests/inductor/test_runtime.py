@@ -126,3 +126,11 @@ def test_cores_can_be_limited(monkeypatch):
     torch._dynamo.reset()
     with pytest.raises(Exception, match="SENCORES must be a number from 1 to 32"):
         torch.compile(lambda a: a * 7 - 1, dynamic=False)(half(100, 100).to("spyre"))
+
+
+@pytest.mark.parametrize("first", ["torch", "torch_loom"])
+def test_the_order_of_imports_does_not_matter(first):
+    program = f"import {first}, torch; print(torch.compile(lambda a: a + 1)(torch.ones(3).to('spyre')).cpu())"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "tensor([2., 2., 2.])" in done.stdout

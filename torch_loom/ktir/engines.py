@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
@@ -37,6 +38,9 @@ def _reference(
 
 ENGINES: dict[str, Engine] = {"reference": _reference}
 
+#: Engines of later rooms, by the module that registers them when it is loaded.
+PROVIDERS = {"chip": "torch_loom.scheduler.engine"}
+
 
 def register(name: str, engine: Engine) -> None:
     """Add an engine."""
@@ -59,8 +63,10 @@ def run(
     arguments: Mapping[str, Any],
 ) -> dict[Any, Any]:
     """Split options from kernel arguments and run."""
+    if engine not in ENGINES and engine in PROVIDERS:
+        importlib.import_module(PROVIDERS[engine])
     if engine not in ENGINES:
-        raise ValueError(f"no engine '{engine}'; there are {', '.join(ENGINES)}")
+        raise ValueError(f"no engine '{engine}'; there are {', '.join(sorted({*ENGINES, *PROVIDERS}))}")
     unit = address_unit or recorded_unit(program)
     if unit not in UNITS:
         raise ValueError(f"address_unit is one of {', '.join(UNITS)}, got '{unit}'")
