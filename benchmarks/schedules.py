@@ -4,7 +4,8 @@
 
 Per kernel: modelled time, the roofline (the larger of contraction time at the array's sustained rate and the time DDR
 needs for every tensor once, bus turnaround included), their ratio, utilisations, and the time without double
-buffering and without fusion. A second table gives the seconds of each compiler pass.
+buffering, without fusion, without cutting bodies for overlap, and without multicast. A second table gives the
+seconds of each compiler pass.
 """
 
 from __future__ import annotations
@@ -65,37 +66,88 @@ def full(b: KernelBuilder, value: float, shape: list[int]) -> Tensor:
     return b.splat(b.constant(value, "f32"), shape)
 
 
-def matmul(name: str, m: int, k: int, n: int, grid_m: int, tile_n: int, goal: str) -> Benchmark:
+def matmul(
+    name: str,
+    m: int,
+    k: int,
+    n: int,
+    grid_m: int,
+    tile_n: int,
+    goal: str,
+    first_n: int = 0,
+    parts: tuple[int, ...] = (),
+) -> Benchmark:
     """c = a @ w.T: cores split m by ``grid_m`` and n by the rest; a core keeps its rows of a and streams weights
-    (default layout) in tiles of ``tile_n`` columns."""
+    in tiles of ``tile_n`` columns; w and c lie in the default layout. The rows of a come in pieces that the array
+    just fills with; with ``first_n`` the first columns are done while the later pieces still arrive. Weights come in
+    ``parts`` of so many sticks along k: one part arrives while the array works on the other."""
     b = KernelBuilder("matmul", 32)
     a, w, c = b.buffer("a"), b.buffer("w"), b.buffer("c")
     grid_n = 32 // grid_m
     rows, columns = m // grid_m, n // grid_n
-    va, vc = b.view(a, [m, k], [k, 1], "f16"), b.view(c, [m, n], [n, 1], "f16")
-    vw = b.view(w, [k // 64, n, 64], [n * 64, 64, 1], "f16")
+    piece = min(rows, 64)
+    va, vw = b.view(a, [m, k], [k, 1], "f16"), b.view(w, [k // 64, n, 64], [n * 64, 64, 1], "f16")
+    vc = b.view(c, [n // 64, m, 64], [m * 64, 64, 1], "f16")
     core = b.tile_id()
     row0 = b.mul(b.floordiv(core, grid_n), rows)
     column0 = b.mul(b.mod(core, grid_n), columns)
-    kept = b.load(va, [row0, 0], [rows, k])
-    with b.loop(0, columns, tile_n) as j:
+
+    def weights(at, wide: int, sticks: tuple[int, ...]) -> list[Tensor]:
+        found, first = [], 0
+        for count in sticks:
+            t = b.load(vw, [first, at, 0], [count, wide, 64], [1, 0, 2])
+            found.append(b.transpose(b.collapse(t, [[0], [1, 2]], [wide, count * 64]), [1, 0]))
+            first += count
+        return found
+
+    def products(kept: list[Tensor], wide: int, sticks: tuple[int, ...], right: list[Tensor]) -> list[Tensor]:
+        """Per piece of rows and stick of columns one block of the result; narrow tiles fill a part of a stick."""
+        width = min(wide, 64)
+        depths = [64 * count for count in sticks]
+        found = []
+        for rows_i in kept:
+            left = [b.slice(rows_i, [0, sum(depths[:p])], [piece, d]) for p, d in enumerate(depths)]
+            for s in range(0, wide, width):
+                column = [b.slice(t, [0, s], [d, width]) for t, d in zip(right, depths, strict=True)]
+                terms = [b.matmul(x, t) for x, t in zip(left, column, strict=True)]
+                total = terms.pop()
+                while terms:
+                    total = b.op("arith.addf", total, terms.pop())
+                found.append(down(b, total))
+        return found
+
+    def store(blocks: list[Tensor], at, wide: int) -> None:
+        width = min(wide, 64)
+        for number, block in enumerate(blocks):
+            i, s = divmod(number, wide // width)
+            column = b.add(at, s * width)
+            box = b.transpose(b.expand(block, [[0], [1, 2]], [piece, 1, width]), [1, 0, 2])
+            lane = b.mod(column, 64) if width < 64 else 0
+            b.store(box, vc, [b.floordiv(column, 64), b.add(row0, i * piece), lane], [1, piece, width])
+
+    whole = (k // 64,)
+    head = weights(column0, first_n, whole) if first_n else None
+    kept = [b.load(va, [b.add(row0, i), 0], [piece, k]) for i in range(0, rows, piece)]
+    early = products(kept, first_n, whole, head) if head is not None else []
+    with b.loop(first_n, columns, tile_n) as j:
         at = b.add(column0, j)
-        wt = b.load(vw, [0, at, 0], [k // 64, tile_n, 64], [1, 0, 2])
-        wt = b.transpose(b.collapse(wt, [[0], [1, 2]], [tile_n, k]), [1, 0])
-        b.store(down(b, b.matmul(kept, wt)), vc, [row0, at], [rows, tile_n])
+        store(products(kept, tile_n, parts or whole, weights(at, tile_n, parts or whole)), at, tile_n)
+        if early:  # stored once, when the memory no longer has rows to bring
+            with b.loop(j, first_n + 1, tile_n):
+                store(early, column0, first_n)
     return Benchmark(name, b.text(), Work(m * k * n, 2 * (m * k + k * n), 2 * m * n, goal))
 
 
 @benchmark
 def matmul_square() -> Benchmark:
     """2048 x 2048 x 2048"""
-    return matmul("matmul 2048^3", 2048, 2048, 2048, 8, 64, "85 %")
+    return matmul("matmul 2048^3", 2048, 2048, 2048, 8, 64, "85 %", 128, (20, 12))
 
 
 @benchmark
 def matmul_wide() -> Benchmark:
     """512 x 4096 x 4096"""
-    return matmul("matmul 512x4096x4096", 512, 4096, 4096, 4, 32, "85 %")
+    return matmul("matmul 512x4096x4096", 512, 4096, 4096, 8, 64, "85 %")
 
 
 @benchmark
@@ -177,23 +229,27 @@ def mlp() -> Benchmark:
 
 @benchmark
 def attention() -> Benchmark:
-    """One head per core: 32 x 1024 x 128, rows of the scores in tiles."""
-    heads, seq, width, tile = 32, 1024, 128, 64
-    b = KernelBuilder("attention", heads)
+    """32 heads x 1024 x 128: eight cores share the keys and values of a head, each with its rows of queries."""
+    heads, seq, width, tile, team = 32, 1024, 128, 64, 8
+    rows = seq // team
+    b = KernelBuilder("attention", 32)
     q, k, v, y = (b.buffer(s) for s in "qkvy")
     vq, vk, vv, vy = (b.view(s, [heads * seq, width], [width, 1], "f16") for s in (q, k, v, y))
-    base = b.mul(b.tile_id(), seq)
-    keys = b.transpose(b.load(vk, [base, 0], [seq, width]), [1, 0])
-    values = b.load(vv, [base, 0], [seq, width])
+    core = b.tile_id()
     shape = [tile, seq]
-    with b.loop(0, seq, tile) as i:
-        r = b.add(base, i)
-        s = b.op("arith.mulf", b.matmul(b.load(vq, [r, 0], [tile, width]), keys), full(b, width**-0.5, shape))
-        e = b.op("math.exp", b.op("arith.subf", s, b.broadcast(b.reduce("arith.maximumf", s, [1]), shape, [1])))
-        total = b.reduce("arith.addf", e, [1])
-        o = b.matmul(down(b, e), values)
-        o = b.op("arith.divf", o, b.broadcast(total, [tile, width], [1]))
-        b.store(down(b, o), vy, [r, 0], [tile, width])
+    with b.loop(0, heads, 32 // team) as h:
+        base = b.mul(b.add(h, b.floordiv(core, team)), seq)
+        first = b.add(base, b.mul(b.mod(core, team), rows))
+        keys = b.transpose(b.load(vk, [base, 0], [seq, width]), [1, 0])
+        values = b.load(vv, [base, 0], [seq, width])
+        with b.loop(0, rows, tile) as i:
+            r = b.add(first, i)
+            s = b.op("arith.mulf", b.matmul(b.load(vq, [r, 0], [tile, width]), keys), full(b, width**-0.5, shape))
+            e = b.op("math.exp", b.op("arith.subf", s, b.broadcast(b.reduce("arith.maximumf", s, [1]), shape, [1])))
+            total = b.reduce("arith.addf", e, [1])
+            o = b.matmul(down(b, e), values)
+            o = b.op("arith.divf", o, b.broadcast(total, [tile, width], [1]))
+            b.store(down(b, o), vy, [r, 0], [tile, width])
     size = 2 * heads * seq * width
     return Benchmark("attention 32x1024x128", b.text(), Work(2 * heads * seq * seq * width, 3 * size, size, "70 % PT"))
 
@@ -220,6 +276,8 @@ def measure(chip: arch.Chip, names: list[str]) -> None:
         "bottleneck",
         "single buffers",
         "no fusion",
+        "no overlap",
+        "no multicast",
     ):
         quality.add_column(head, justify="left" if head in ("kernel", "bottleneck") else "right")
     passes = Table(title="compile time, ms per pass")
@@ -238,7 +296,13 @@ def measure(chip: arch.Chip, names: list[str]) -> None:
         bounds = roofline_us(chip, case.work)
         best = max(bounds)
         us = timing.ns / 1e3
-        others = [_time(case, chip, o) for o in (replace(base, buffers=1), replace(base, fuse=False))]
+        choices = (
+            replace(base, buffers=1),
+            replace(base, fuse=False),
+            replace(base, overlap=False),
+            replace(base, multicast=False),
+        )
+        others = [_time(case, chip, o) for o in choices]
         quality.add_row(
             case.name,
             f"{us:.1f}",

@@ -14,113 +14,26 @@
 #include <queue>
 
 #include "chip/clock_cost.h"
+#include "chip/clock_shared.h"
 #include "chip/expr.h"
 
 namespace loom::chip {
 
 namespace {
 
-constexpr double kNever = 1e300;
 /// Instructions of all cores; real launches need thousands.
 constexpr std::int64_t kMaxSteps = std::int64_t{1} << 26;
 
-/// DDR as a processor-sharing server: n active transfers each get 1/n of it.
-class Ddr {
- public:
-  explicit Ddr(double turnaround) : turnaround_(turnaround) {}
-
-  void add(double now, double work, int id, bool write) {
-    advance(now);
-    heap_.push({done_ + work, id, write});
-    ++(write ? writes_ : reads_);
-  }
-  /// When the next transfer ends if nothing else arrives.
-  double next(double now) const {
-    if (heap_.empty()) return kNever;
-    return std::max(now, last_ + (heap_.top().end - done_) * static_cast<double>(heap_.size()) * slowdown());
-  }
-  /// Take the transfer that ends at `now`.
-  int pop(double now) {
-    advance(now);
-    const Item item = heap_.top();
-    heap_.pop();
-    done_ = item.end;  // exact, whatever the divisions lost
-    --(item.write ? writes_ : reads_);
-    return item.id;
-  }
-  double busy() const { return busy_; }
-
- private:
-  struct Item {
-    double end;  // in work per transfer
-    int id;
-    bool write;
-    bool operator<(const Item& o) const { return end != o.end ? end > o.end : id > o.id; }
-  };
-  double slowdown() const {
-    const double n = static_cast<double>(heap_.size());
-    return 1 + turnaround_ * static_cast<double>(std::min(reads_, writes_)) / n;
-  }
-  void advance(double now) {
-    if (!heap_.empty()) {
-      done_ += (now - last_) / (static_cast<double>(heap_.size()) * slowdown());
-      busy_ += now - last_;
-    }
-    last_ = now;
-  }
-
-  double turnaround_, last_ = 0, done_ = 0, busy_ = 0;
-  std::int64_t reads_ = 0, writes_ = 0;
-  std::priority_queue<Item> heap_;
-};
-
+/// `what`: sequence 0..2, else 3 + the number of an arriving credit; those between cores come after the
+/// channels'.
 struct Event {
   double time;
-  int core,
-      what;  // sequence 0..2, or 3 + number of an arriving credit; after those of channels come ring credits
+  int core, what;
   bool operator<(const Event& o) const {
     if (time != o.time) return time > o.time;
     if (core != o.core) return core > o.core;
     return what > o.what;
   }
-};
-
-/// The links of the ring: when each is free, per direction. Link i leads from core i to core i + 1
-/// (clockwise) or from core i + 1 to core i.
-class Ring {
- public:
-  Ring(std::size_t cores, const Rates& rates)
-      : free_{}, cores_(static_cast<std::int64_t>(cores)), hop_(rates.ring_hop) {
-    for (auto& direction : free_) direction.assign(cores, 0);
-  }
-
-  struct Way {
-    double start, end, arrival;
-  };
-  /// Send for `cycles` from one core to another over the shorter way, clockwise when both are equal.
-  Way send(double now, std::int64_t from, std::int64_t to, double cycles) {
-    const std::int64_t right = (to - from + cores_) % cores_, left = cores_ - right;
-    if (right == 0) return {now, now + cycles, now + cycles};
-    return right <= left ? pass(now, from, right, 0, cycles) : pass(now, from, left, 1, cycles);
-  }
-  double busy() const { return busy_; }  // cycles, summed over the links
-
- private:
-  Way pass(double now, std::int64_t from, std::int64_t hops, int direction, double cycles) {
-    double start = now;
-    const auto link = [&](std::int64_t k) -> double& {
-      const std::int64_t at = direction ? from - 1 - k : from + k;
-      return free_[direction][static_cast<std::size_t>((at + cores_) % cores_)];
-    };
-    for (std::int64_t k = 0; k < hops; ++k) start = std::max(start, link(k));
-    for (std::int64_t k = 0; k < hops; ++k) link(k) = start + cycles;
-    busy_ += cycles * static_cast<double>(hops);
-    return {start, start + cycles, start + cycles + hop_ * static_cast<double>(hops)};
-  }
-
-  std::vector<double> free_[2];
-  std::int64_t cores_;
-  double hop_, busy_ = 0;
 };
 
 class Clock {
@@ -155,8 +68,7 @@ class Clock {
         if (shared == passing_.end()) {
           complete(id, now, 0);
         } else {
-          for (const int member : shared->second.members)
-            complete(member, now, pass_on(id, member, now, shared->second.cycles));
+          pass_on(id, shared->second, now);
           passing_.erase(shared);
         }
       }
@@ -342,12 +254,26 @@ class Clock {
     events_.push({end, id / kSequences, id % kSequences});
   }
 
-  /// Cycles until the bytes that core `from` fetched have reached another one; the words stream along while
-  /// DDR delivers them, so only the links' load and the way count.
-  double pass_on(int from, int to, double now, double cycles) {
-    if (from == to) return 0;
-    const Ring::Way way = ring_.send(now - cycles, from / kSequences, to / kSequences, cycles);
-    return std::max(0.0, way.arrival - now);
+  /// Hand what one core fetched to all that share it: once round each way, every link used once. The words
+  /// stream along while DDR delivers them, so only the links' load and the way add to the time.
+  void pass_on(int from, const Shared& shared, double now) {
+    const std::int64_t cores = p_.cores, source = from / kSequences;
+    const auto steps = [&](int member) { return (member / kSequences - source + cores) % cores; };
+    std::int64_t far[2] = {0, 0};  // clockwise, counter-clockwise
+    for (const int member : shared.members) {
+      const std::int64_t right = steps(member), left = (cores - right) % cores;
+      std::int64_t& reach = right <= left ? far[0] : far[1];
+      reach = std::max(reach, std::min(right, left));
+    }
+    const double begun = now - shared.cycles;
+    const Ring::Way ways[2] = {ring_.send(begun, source, (source + far[0]) % cores, shared.cycles),
+                               ring_.send(begun, source, (source + cores - far[1]) % cores, shared.cycles)};
+    for (const int member : shared.members) {
+      const std::int64_t right = steps(member), left = (cores - right) % cores;
+      const Ring::Way& way = ways[right <= left ? 0 : 1];
+      const double there = way.end + rates_.ring_hop * static_cast<double>(std::min(right, left));
+      complete(member, now, member == from ? 0 : std::max(0.0, there - now));
+    }
   }
 
   /// A copy between cores: when the sender may go on.

@@ -108,7 +108,7 @@ def test_mutated_programs_run_inside_their_allocations_or_fail_with_one_error():
     spans = [(1 << 14, 1 << 14), (3 << 14, 1 << 14), (5 << 14, 1 << 14)]
     chip.ddr[:] = 0x5A
     ran = refused = 0
-    for name in ("add_rows", "gather_rows", "map", "row_sum", "everything"):
+    for name in ("add_rows", "gather_rows", "map", "row_sum", "ring_shift", "everything"):
         image = IMAGES[name]
         for _ in range(2500):
             data = bytearray(image)

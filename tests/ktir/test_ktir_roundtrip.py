@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 
+import pytest
 from hypothesis import given, settings
 from ktir_library import PROGRAMS
 from ktir_mutate import MUTATIONS, mutate, outcome
@@ -57,3 +58,42 @@ def test_hostile_texts_end_quickly():
     ]
     for text in hostile:
         assert outcome(text) in ("loaded", "diagnosed")
+
+
+IF_WITH_ARGUMENTS = """func.func @f(%c: i1) {
+  scf.if %c {
+  ^bb0(%a: f32):
+    scf.yield
+  }
+  return
+}"""
+SHORT_FORALL = """"func.func"() <{function_type = () -> (), sym_name = "f"}> ({
+  "scf.forall"() <{operandSegmentSizes = array<i32: 0, 0, 0, 0>, staticLowerBound = array<i64: 0>,
+    staticStep = array<i64: 1>, staticUpperBound = array<i64: -9223372036854775808>}> ({
+  ^bb0(%i: index):
+    "scf.forall.in_parallel"() ({}) : () -> ()
+  }) : () -> ()
+  "func.return"() : () -> ()
+}) : () -> ()"""
+HUGE_DIVISOR = """func.func @f(%p: index) {
+  %v = ktdp.construct_memory_view %p, sizes: [4], strides: [1] {
+    coordinate_set = affine_set<(d0) : (d0 >= 0, 3 - d0 >= 0, d0 mod 0xFFFFFFFFFFFFFFFFFF == 0)>,
+    memory_space = #ktdp.memory_space<global>} : memref<4xf16>
+  return
+}"""
+FOUND_BY_FUZZING = {
+    "a name that is no string": '"func.func"() <{function_type = () -> (), sym_name = tensor<1xf16>}> ({}) : () -> ()',
+    "no name": '"func.func"() <{function_type = () -> ()}> ({}) : () -> ()',
+    "no function type": '"func.func"() <{sym_name = "f"}> ({\n"func.return"() : () -> ()\n}) : () -> ()',
+    "a return of the module": 'func.func @f() { return }\n"func.return"() : () -> ()',
+    "a branch with arguments": IF_WITH_ARGUMENTS,
+    "a bound without its operand": SHORT_FORALL,
+    "a bound that is the marker": "func.func @f() { scf.forall (%i) in (9223372036854775808) { }\nreturn }",
+    "a divisor of 72 bits": HUGE_DIVISOR,
+}
+
+
+@pytest.mark.parametrize("name", FOUND_BY_FUZZING)
+def test_what_fuzzing_found_stays_fixed(name):
+    """Texts that once made the checks raise, or that printing changed."""
+    assert outcome(FOUND_BY_FUZZING[name]) == "diagnosed"

@@ -29,6 +29,10 @@ from torch_loom.spyrecode.model import (
     Reduce,
     Relation,
     Release,
+    RingAcquire,
+    RingCopy,
+    RingDim,
+    RingRelease,
     Scope,
     SegLoad,
     SegPt,
@@ -324,6 +328,66 @@ def gather_rows(count: int, row_sticks: int, table_rows: int) -> Program:
     return one_shot(loads, parts, stores, args, blocks)
 
 
+def ring_shift(cores: int, step: int, sticks: int = 1, repeat: int = 1, profile: Profile = MINI) -> Program:
+    """y[(core + step) mod cores] = x[core] * 2, passed over the ring ``repeat`` times; step 0: nobody sends."""
+    e, f, size = Side.EMPTY, Side.FULL, 128 * sticks
+    peer = ex("core", step, "+", cores, "%") if step else ex(-1)
+    source = ex("core", cores - step, "+", cores, "%") if step else ex(-1)
+    own = Scope.CORE
+    move = (dim(sticks, 128, 128),)
+    count = size // 4
+
+    def segment(number: int, block: int, into: int, channels: tuple[int, int]) -> dict[Unit, Instr]:
+        return {
+            Unit.L1LU: SegLoad(number, 0, lx(block, channels[0]), Elem.F32, nums(1)),
+            Unit.L1SU: SegStore(number, 1, lx(into, channels[1]), Elem.F32, nums(1)),
+        }
+
+    first, second = segment(0, 0, 1, (0, 1)), segment(1, 2, 3, (2, 3))
+    bodies: dict[Unit, tuple[Instr, ...]] = {
+        Unit.MNILU: (Acquire(0, e), Dma(0, slot(0), lx(0, 0), move), Release(0, f)),
+        Unit.MNISU: (
+            Acquire(1, f),
+            RingAcquire(2, e, slot(2)),
+            RingCopy(slot(2), lx(1, 1), lx(2, 2), (RingDim(imm(sticks), imm(128), imm(128)),)),
+            RingRelease(2, f, slot(2)),
+            *(Release(1, e), Acquire(3, f), Dma(1, slot(1), lx(3, 3), move), Release(3, e)),
+        ),
+        Unit.L1LU: (
+            *(Acquire(0, f), first[Unit.L1LU], Release(0, e)),
+            *(RingAcquire(2, f, slot(3)), second[Unit.L1LU], RingRelease(2, e, slot(3))),
+        ),
+        Unit.SFU: (
+            SegVec(0, nums(count), (0,), (VOp(VecOp.ADD_F, 1, 0, 0),), (VecOut(1, 1),)),
+            SegVec(1, nums(count), (0,), (), (VecOut(0, 1),)),
+        ),
+        Unit.L1SU: (
+            *(Acquire(1, e), first[Unit.L1SU], Release(1, f)),
+            *(Acquire(3, e), second[Unit.L1SU], Release(3, f)),
+        ),
+    }
+    return Program(
+        name="ring_shift",
+        profile=profile,
+        cores=cores,
+        args=(buffer("x", Elem.F32), buffer("y", Elem.F32, Access.WRITE)),
+        symbols=(address(0, "x"), address(1, "y")),
+        slots=(
+            *(Slot(ex(f"s{i}", "core", size, "*", "+"), own) for i in range(2)),
+            *(Slot(peer, own), Slot(source, own)),
+        ),
+        exprs=(),
+        blocks=tuple(Block(n, i * size, size) for i, n in enumerate(("in", "send", "land", "out"))),
+        channels=(
+            Channel("c_in", Unit.MNILU, Unit.L1LU, 1, (0,)),
+            Channel("c_send", Unit.L1SU, Unit.MNISU, 1, (1,)),
+            Channel("c_land", Unit.MNISU, Unit.L1LU, 1, (2,), ring=True),
+            Channel("c_out", Unit.L1SU, Unit.MNISU, 1, (3,)),
+        ),
+        streams={unit: (Loop(0, imm(repeat), body),) for unit, body in bodies.items()},
+    )
+
+
 def everything() -> Program:
     """One program with every instruction, operand kind and table filled; made to encode, not to run."""
     base = gather_rows(4, 2, 100)
@@ -334,6 +398,8 @@ def everything() -> Program:
         zero_fill=True,
         gathers=(Gather(lx(0), nums(0, 4), imm(0), slot(3), lane=True),),
         lanes=lanes,
+        group=slot(3),
+        sharers=imm(3),
     )
     loop = Loop(0, slot(3), (Let(1, 0), odd))
     streams = dict(base.streams)
@@ -384,5 +450,6 @@ SAMPLES = {
     "row_sum": lambda: row_sum(6, 40),
     "gather_rows": lambda: gather_rows(4, 2, 100),
     "everything": everything,
+    "ring_shift": lambda: ring_shift(4, 1, 2, 3),
     "map": lambda: map_program([VOp(VecOp.EXP, 1, 0)], [Elem.F32], Elem.DF16, 100),
 }

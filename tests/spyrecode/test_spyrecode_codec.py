@@ -22,6 +22,7 @@ from spyrecode_samples import (
     map_program,
     matmul,
     nums,
+    ring_shift,
     row_sum,
 )
 
@@ -45,6 +46,8 @@ from torch_loom.spyrecode.model import (
     Reduce,
     Relation,
     Release,
+    RingAcquire,
+    RingCopy,
     Scope,
     SegLoad,
     SegStore,
@@ -285,7 +288,43 @@ def replace(program: Program, **fields: object) -> Program:
     return dataclasses.replace(program, **fields)  # type: ignore[arg-type]
 
 
+RING = ring_shift(4, 1)
+SEND, LAND = lx(1, 1), lx(2, 2)
+
+
 BROKEN = {
+    "a ring channel of another unit": (
+        lambda: replace(RING, channels=(*RING.channels, Channel("r", Unit.MNILU, Unit.L1LU, 1, (), True))),
+        "leads from MNISU to a compute unit",
+    ),
+    "a ring channel with two phases": (
+        lambda: replace(RING, channels=(*RING.channels, Channel("r", Unit.MNISU, Unit.L1LU, 2, (), True))),
+        "with one phase",
+    ),
+    "a local credit of a ring channel": (
+        lambda: with_stream(RING, Unit.MNISU, Acquire(2, Side.EMPTY)),
+        "is a ring channel",
+    ),
+    "a ring credit of a local channel": (
+        lambda: with_stream(RING, Unit.MNISU, RingAcquire(1, Side.FULL, imm(0))),
+        "is not a ring channel",
+    ),
+    "a copy between cores by another unit": (
+        lambda: with_stream(RING, Unit.MNILU, RingCopy(imm(0), SEND, LAND, ())),
+        "does not belong to this unit",
+    ),
+    "a copy into a local block": (
+        lambda: with_stream(RING, Unit.MNISU, RingCopy(imm(0), SEND, lx(3, 3), ())),
+        "the target must lie in a block of a ring channel",
+    ),
+    "a copy out of a landing block": (
+        lambda: with_stream(RING, Unit.MNISU, RingCopy(imm(0), LAND, LAND, ())),
+        "the source must not lie",
+    ),
+    "a shared store": (
+        lambda: with_stream(RING, Unit.MNISU, Dma(1, slot(1), lx(3, 3), (), sharers=imm(4))),
+        "only loads can be shared",
+    ),
     "cores beyond the profile": (lambda: replace(ROWS, cores=5), "5 cores used of 4"),
     "no cores": (lambda: replace(ROWS, cores=0), "0 cores used"),
     "symbol of a missing argument": (

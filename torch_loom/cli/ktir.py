@@ -64,7 +64,7 @@ def _pairs(option: str, entries: list[str]) -> dict[str, str]:
     return found
 
 
-def _load(path: Path, space: str | None, l0: bool) -> Any:
+def load_program(path: Path, space: str | None, l0: bool) -> Any:
     """The program, or its diagnostics printed and status 1."""
     from torch_loom.ktir import KtirError, load
 
@@ -183,7 +183,7 @@ def run(
     ):
         if value not in allowed:
             raise Usage(f"{option} is {' or '.join(allowed)}, not '{value}'")
-    program = _load(file, assume_memory_space, allow_l0)
+    program = load_program(file, assume_memory_space, allow_l0)
     values = {n: read_value(n, v, seed) for n, v in _pairs("--arg", arg or []).items()}
     seeded = {}
     for address, source in _pairs("--memory", memory or []).items():
@@ -234,7 +234,7 @@ def print_(
     allow_l0: AllowL0 = False,
 ) -> None:
     """Print the canonical text."""
-    program = _load(file, assume_memory_space, allow_l0)
+    program = load_program(file, assume_memory_space, allow_l0)
     text = program.print(generic=generic, locations=print_locs)
     if output is None:
         typer.echo(text, nl=False)
@@ -252,7 +252,7 @@ def diff(
     """Compare two files by meaning of the text: spelling, aliases and value names do not count."""
     from difflib import unified_diff
 
-    a, b = (_load(path, assume_memory_space, allow_l0) for path in (old, new))
+    a, b = (load_program(path, assume_memory_space, allow_l0) for path in (old, new))
     if a.module.is_structurally_equivalent(b.module):
         return
     lines = unified_diff(str(a).splitlines(), str(b).splitlines(), str(old), str(new), lineterm="")
@@ -275,7 +275,7 @@ def draw(
     """Draw which compute tile touches which part of a view, as SVG."""
     from torch_loom.ktir.draw import draw_tiles
 
-    program = _load(file, assume_memory_space, allow_l0)
+    program = load_program(file, assume_memory_space, allow_l0)
     sizes = {}
     for name, value in _pairs("--size", size or []).items():
         if not value.isdigit():

@@ -22,7 +22,7 @@ def opt(
     output: Annotated[Path | None, typer.Option("-o", "--output", help="File to write instead of printing.")] = None,
 ) -> None:
     """Run passes on a KTIR file and print the result."""
-    from torch_loom.cli.ktir import _load
+    from torch_loom.cli.ktir import load_program
     from torch_loom.ktir.passes import PASSES, run_passes
 
     if list_passes:
@@ -35,7 +35,7 @@ def opt(
     unknown = [n for n in names if n not in PASSES]
     if unknown:
         raise Usage(f"no pass '{unknown[0]}'; there are {', '.join(PASSES)}")
-    program = _load(file, None, False)
+    program = load_program(file, None, False)
     try:
         run_passes(program.module, names)
     except ValueError as error:

@@ -128,6 +128,14 @@ def _interval(expr: AffineExpr, lower: Sequence[int], upper: Sequence[int]) -> t
     return -(-a // k), -(-b // k)
 
 
+def _reaches_limit(expr: AffineExpr, lower: Sequence[int], upper: Sequence[int]) -> bool:
+    """Some part of an expression may leave the range in which NumPy evaluates it exactly."""
+    lo, hi = _interval(expr, lower, upper)
+    if lo <= -_INF or hi >= _INF:
+        return True
+    return isinstance(expr, AffineBinaryOpExpr) and any(_reaches_limit(e, lower, upper) for e in (expr.lhs, expr.rhs))
+
+
 def _clamp(value: int) -> int:
     return max(-_INF, min(_INF, value))
 
@@ -149,6 +157,8 @@ def bound(points: AffineSet, symbols: tuple[int, ...] = ()) -> PointSet:
     box = Box(tuple(lower), tuple(upper))
     if not is_box and box.size > MAX_POINTS:
         raise UnboundedSet(f"a set that is no box in {box.size} candidate points, more than {MAX_POINTS}")
+    if not is_box and any(_reaches_limit(expr, lower, upper) for _, expr in exprs):
+        raise UnboundedSet("a constraint that leaves the range of 64-bit integers")
     return PointSet(box, is_box, () if is_box else tuple(exprs), rank)
 
 

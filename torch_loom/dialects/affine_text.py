@@ -82,6 +82,8 @@ def _normal_division(expr: AffineBinaryOpExpr) -> AffineExpr:
     if not isinstance(expr.rhs, AffineConstantExpr):
         raise ValueError("division by a variable is not affine")
     divisor, kind = expr.rhs.value, expr.kind
+    if divisor >= LIMIT:
+        raise ValueError(f"divisor {divisor} does not fit into 64 bits")
     terms, constant = linear_form(expr.lhs)
     whole = {atom: factor // divisor for atom, factor in terms.items() if factor % divisor == 0}
     rest = {atom: factor for atom, factor in terms.items() if factor % divisor}

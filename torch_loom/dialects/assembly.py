@@ -14,7 +14,7 @@ from xdsl.printer import Printer
 from xdsl.utils.mlir_lexer import MLIRTokenKind
 
 from torch_loom.dialects.affine_text import format_expr, normalise, parse_expr
-from torch_loom.dialects.errors import parse_error
+from torch_loom.dialects.errors import parse_error, require
 
 INDEX = IndexType()
 
@@ -24,7 +24,9 @@ def dense_i64(values: Sequence[int]) -> DenseArrayBase:
     return DenseArrayBase.from_list(i64, values)
 
 
-def parse_mixed_list(parser: Parser) -> tuple[list[UnresolvedOperand], DenseArrayBase]:
+def parse_mixed_list(
+    parser: Parser, delimiter: Parser.Delimiter = Parser.Delimiter.SQUARE
+) -> tuple[list[UnresolvedOperand], DenseArrayBase]:
     """Parse ``[1, %n, 3]``: the operands, and the static list with a marker at each operand."""
     operands: list[UnresolvedOperand] = []
     static: list[int] = []
@@ -32,12 +34,16 @@ def parse_mixed_list(parser: Parser) -> tuple[list[UnresolvedOperand], DenseArra
     def one() -> None:
         operand = parser.parse_optional_unresolved_operand()
         if operand is None:
-            static.append(parser.parse_integer(allow_boolean=False))
+            at = parser._current_token.span
+            value = parser.parse_integer(allow_boolean=False)
+            if abs(value) >= -DYNAMIC_INDEX:  # the smallest i64 is the marker
+                parse_error(parser, "KT-P00", f"{value} does not fit into 64 bits", at)
+            static.append(value)
         else:
             operands.append(operand)
             static.append(DYNAMIC_INDEX)
 
-    parser.parse_comma_separated_list(parser.Delimiter.SQUARE, one)
+    parser.parse_comma_separated_list(delimiter, one)
     return operands, dense_i64(static)
 
 
@@ -56,7 +62,9 @@ def print_mixed_list(printer: Printer, static: Iterable[int], operands: Sequence
 
 
 def mixed_values(static: Sequence[int], operands: Sequence[SSAValue]) -> list[int | SSAValue]:
-    """The list with integers and SSA values in their places."""
+    """The list with integers and SSA values in their places. Raises ``CodedVerifyError`` when the counts differ."""
+    count = sum(value == DYNAMIC_INDEX for value in static)
+    require(count == len(operands), "KT-V18", f"{count} dynamic entries in a list, but {len(operands)} operands")
     rest = iter(operands)
     return [next(rest) if value == DYNAMIC_INDEX else value for value in static]
 

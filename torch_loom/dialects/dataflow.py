@@ -10,10 +10,8 @@ place, a marker where the next operand stands.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
 
 from xdsl.dialects.builtin import (
-    DYNAMIC_INDEX,
     ArrayAttr,
     DenseArrayBase,
     IndexType,
@@ -21,6 +19,7 @@ from xdsl.dialects.builtin import (
     IntegerAttr,
     StringAttr,
     SymbolNameConstraint,
+    UnitAttr,
     i64,
 )
 from xdsl.ir import Attribute, Block, Dialect, Region, SSAValue
@@ -39,6 +38,8 @@ from xdsl.printer import Printer
 from xdsl.traits import NoTerminator, Pure, SymbolOpInterface
 from xdsl.utils.exceptions import VerifyException
 
+from torch_loom.dialects.dataflow_base import INDEX, MixedOp, Number, dense, lx_pair, parse_lx, print_lx, split_numbers
+from torch_loom.dialects.dataflow_ring import RingAcquireOp, RingCopyOp, RingReleaseOp
 from torch_loom.dialects.dataflow_text import (
     parse_int_list,
     parse_number,
@@ -49,36 +50,7 @@ from torch_loom.dialects.dataflow_text import (
     print_numbers,
 )
 
-Number: TypeAlias = int | SSAValue
-INDEX = IndexType()
 UNITS = ("MNILU", "MNISU", "L1LU", "PT", "SFU", "L1SU")
-
-
-def dense(values: Sequence[int]) -> DenseArrayBase[Any]:
-    """A list of 64-bit integers as an attribute."""
-    return DenseArrayBase.from_list(i64, list(values))
-
-
-def split_numbers(numbers: Sequence[Number]) -> tuple[list[SSAValue], DenseArrayBase[Any]]:
-    """(operands, static list with markers) of mixed numbers."""
-    static = [DYNAMIC_INDEX if isinstance(n, SSAValue) else n for n in numbers]
-    return [n for n in numbers if isinstance(n, SSAValue)], dense(static)
-
-
-class MixedOp(IRDLOperation):
-    """Base of operations whose numbers are integers or SSA values."""
-
-    values = var_operand_def(IndexType)
-    static = prop_def(DenseArrayBase)
-
-    def numbers(self) -> list[Number]:
-        """All numbers in order."""
-        rest = iter(self.operands)
-        return [next(rest) if v == DYNAMIC_INDEX else int(v) for v in self.static.get_values()]
-
-
-def _symbol(name: str) -> StringAttr:
-    return StringAttr(name)
 
 
 @irdl_op_definition
@@ -180,6 +152,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "guard": ("expr", "relation", "message"),
     "block": ("address", "bytes", "phases", "role"),
     "channel": ("from", "to", "phases", "blocks"),
+    "ring": ("from", "to", "blocks"),  # a channel between cores, one phase
     "meta": ("value",),
 }
 
@@ -341,7 +314,8 @@ class CopyOp(MixedOp):
 
     Numbers: ddr, lx offset, byte_lo, byte_hi, then per dim extent, lo, hi, ddr stride, lx stride, then
     per gather index offset, scale, bound and a stride per dim, then with a lane split (``elems`` > 0)
-    start, tile stride and a stride per dim."""
+    start, tile stride and a stride per dim, then for a load that several cores share (``shared``) the core's
+    group and how many cores are in it."""
 
     name = "dataflow.copy"
 
@@ -352,6 +326,7 @@ class CopyOp(MixedOp):
     zero_fill = prop_def(IntAttr)
     gathers = prop_def(ArrayAttr[ArrayAttr[StringAttr]])
     elems = prop_def(IntAttr)
+    shared = opt_prop_def(UnitAttr)
     where = opt_prop_def(StringAttr)
 
     def __init__(
@@ -365,17 +340,19 @@ class CopyOp(MixedOp):
         elems: int,
         numbers: Sequence[Number],
         where: str = "",
+        shared: bool = False,
     ) -> None:
         operands, static = split_numbers(numbers)
         super().__init__(
             operands=[operands],
             properties={
+                **({"shared": UnitAttr()} if shared else {}),
                 "arg": StringAttr(arg),
-                "lx": _pair(lx),
+                "lx": lx_pair(lx),
                 "rank": IntAttr(rank),
                 "leaf": IntAttr(leaf),
                 "zero_fill": IntAttr(int(zero_fill)),
-                "gathers": ArrayAttr([_pair(g) for g in gathers]),
+                "gathers": ArrayAttr([lx_pair(g) for g in gathers]),
                 "elems": IntAttr(elems),
                 "static": static,
                 **({"where": StringAttr(where)} if where else {}),
@@ -390,7 +367,7 @@ class CopyOp(MixedOp):
         printer.print_string_literal(self.arg.data)
         printer.print_string(" at ")
         print_number(printer, n[0])
-        _print_lx(printer, self.lx, n[1])
+        print_lx(printer, self.lx, n[1])
         printer.print_string(f" leaf {self.leaf.data} bytes ")
         print_numbers(printer, n[2:4])
         printer.print_string(" dims ")
@@ -398,13 +375,16 @@ class CopyOp(MixedOp):
         at = 4 + 5 * rank
         for pair in self.gathers.data:
             printer.print_string(" gather")
-            _print_lx(printer, pair, n[at])
+            print_lx(printer, pair, n[at])
             printer.print_string(" ")
             print_numbers(printer, n[at + 1 : at + 3 + rank])
             at += 3 + rank
         if self.elems.data:
             printer.print_string(f" lanes {self.elems.data} ")
-            print_numbers(printer, n[at:])
+            print_numbers(printer, n[at : at + 2 + rank])
+        if self.shared is not None:
+            printer.print_string(" shared ")
+            print_numbers(printer, n[-2:])
         if self.zero_fill.data:
             printer.print_string(" zero_fill")
         if self.where is not None:
@@ -417,7 +397,7 @@ class CopyOp(MixedOp):
         arg = parser.parse_str_literal()
         parser.parse_keyword("at")
         ddr = parse_number(parser)
-        lx, offset = _parse_lx(parser)
+        lx, offset = parse_lx(parser)
         parser.parse_keyword("leaf")
         leaf = parser.parse_integer()
         parser.parse_keyword("bytes")
@@ -428,39 +408,19 @@ class CopyOp(MixedOp):
             numbers += d
         gathers = []
         while parser.parse_optional_keyword("gather"):
-            pair, index = _parse_lx(parser)
+            pair, index = parse_lx(parser)
             gathers.append(pair)
             numbers += [index, *parse_numbers(parser)]
         elems = 0
         if parser.parse_optional_keyword("lanes"):
             elems = parser.parse_integer()
             numbers += parse_numbers(parser)
+        shared = parser.parse_optional_keyword("shared") is not None
+        if shared:
+            numbers += parse_numbers(parser)
         zero_fill = parser.parse_optional_keyword("zero_fill") is not None
         where = parser.parse_str_literal() if parser.parse_optional_keyword("loc") else ""
-        return cls(arg, lx, len(dims), leaf, zero_fill, gathers, elems, numbers, where)
-
-
-def _pair(lx: tuple[str, str]) -> ArrayAttr[StringAttr]:
-    return ArrayAttr([StringAttr(lx[0]), StringAttr(lx[1])])
-
-
-def _print_lx(printer: Printer, lx: ArrayAttr[StringAttr], offset: Number) -> None:
-    block, channel = lx.data
-    printer.print_string(" lx ")
-    printer.print_string_literal(block.data)
-    if channel.data:
-        printer.print_string(" via ")
-        printer.print_string_literal(channel.data)
-    printer.print_string(" at ")
-    print_number(printer, offset)
-
-
-def _parse_lx(parser: Parser) -> tuple[tuple[str, str], Number]:
-    parser.parse_keyword("lx")
-    block = parser.parse_str_literal()
-    channel = parser.parse_str_literal() if parser.parse_optional_keyword("via") else ""
-    parser.parse_keyword("at")
-    return (block, channel), parse_number(parser)
+        return cls(arg, lx, len(dims), leaf, zero_fill, gathers, elems, numbers, where, shared)
 
 
 class _PortOp(MixedOp):
@@ -478,7 +438,7 @@ class _PortOp(MixedOp):
             properties={
                 "seg": IntAttr(seg),
                 "queue": IntAttr(queue),
-                "lx": _pair(lx),
+                "lx": lx_pair(lx),
                 "elem": StringAttr(elem),
                 "static": static,
             },
@@ -488,7 +448,7 @@ class _PortOp(MixedOp):
         """``seg N queue N lx "b" via "c" at N elem strides [..]``"""
         n = self.numbers()
         printer.print_string(f" seg {self.seg.data} queue {self.queue.data}")
-        _print_lx(printer, self.lx, n[0])
+        print_lx(printer, self.lx, n[0])
         printer.print_string(f" {self.elem.data} strides ")
         print_numbers(printer, n[1:])
 
@@ -499,7 +459,7 @@ class _PortOp(MixedOp):
         seg = parser.parse_integer()
         parser.parse_keyword("queue")
         queue = parser.parse_integer()
-        lx, offset = _parse_lx(parser)
+        lx, offset = parse_lx(parser)
         elem = parse_word(parser)
         parser.parse_keyword("strides")
         return cls(seg, queue, lx, elem, [offset, *parse_numbers(parser)])
@@ -654,6 +614,9 @@ Dataflow = Dialect(
         SegStoreOp,
         SegPtOp,
         SegVecOp,
+        RingAcquireOp,
+        RingReleaseOp,
+        RingCopyOp,
     ],
     [],
 )

@@ -42,7 +42,7 @@ OpT = TypeVar("OpT", bound=IRDLOperation)
 # ---- shared assembly ---------------------------------------------------------------------------
 
 
-def _parse_flags(parser: Parser, properties: dict[str, Attribute]) -> dict[str, Attribute]:
+def parse_flags(parser: Parser, properties: dict[str, Attribute]) -> dict[str, Attribute]:
     """Read the optional flags between operands and types, and the attribute dictionary."""
     while True:
         word = parser._current_token.text
@@ -67,7 +67,7 @@ def _parse_flags(parser: Parser, properties: dict[str, Attribute]) -> dict[str, 
             return parser.parse_optional_attr_dict() if word == "{" else {}
 
 
-def _print_flags(printer: Printer, op: Operation) -> None:
+def print_flags(printer: Printer, op: Operation) -> None:
     fastmath = op.properties.get("fastmath")
     if isinstance(fastmath, xa.FastMathFlagsAttr) and fastmath.data:
         printer.print_string(f" fastmath<{_flag_text(fastmath.data, FastMathFlag, 'fast')}>")
@@ -101,7 +101,7 @@ class _SameType:
             parser.parse_punctuation(",")
             names.append(parser.parse_unresolved_operand())
         properties = dict(cls.DEFAULTS)
-        attributes = _parse_flags(parser, properties)
+        attributes = parse_flags(parser, properties)
         parser.parse_punctuation(":")
         kind = parser.parse_type()
         operands = [parser.resolve_operand(name, kind) for name in names]
@@ -113,7 +113,7 @@ class _SameType:
         """Print operands, flags and the common type."""
         printer.print_string(" ")
         printer.print_list(self.operands, printer.print_ssa_value)
-        _print_flags(printer, self)
+        print_flags(printer, self)
         printer.print_string(" : ")
         printer.print_attribute(self.results[0].type)
 
@@ -152,7 +152,7 @@ class _Cast:
         """Parse the operand, flags and both types."""
         name = parser.parse_unresolved_operand()
         properties = dict(cls.DEFAULTS)
-        attributes = _parse_flags(parser, properties)
+        attributes = parse_flags(parser, properties)
         parser.parse_punctuation(":")
         operand = parser.resolve_operand(name, parser.parse_type())
         parser.parse_keyword("to")
@@ -164,7 +164,7 @@ class _Cast:
         """Print the operand, flags and both types."""
         printer.print_string(" ")
         printer.print_ssa_value(self.operands[0])
-        _print_flags(printer, self)
+        print_flags(printer, self)
         printer.print_string(" : ")
         printer.print_attribute(self.operands[0].type)
         printer.print_string(" to ")
@@ -331,7 +331,7 @@ class _Compare:
         parser.parse_punctuation(",")
         rhs = parser.parse_unresolved_operand()
         properties = {"predicate": IntegerAttr(cls.PREDICATES.index(word), i64), **cls.DEFAULTS}
-        attributes = _parse_flags(parser, properties)
+        attributes = parse_flags(parser, properties)
         parser.parse_punctuation(":")
         kind = parser.parse_type()
         return cls.create(  # type: ignore[attr-defined]
@@ -345,7 +345,7 @@ class _Compare:
         """Print the predicate, operands, flags and the operand type."""
         printer.print_string(f" {self.what}, ")
         printer.print_list(self.operands, printer.print_ssa_value)
-        _print_flags(printer, self)
+        print_flags(printer, self)
         printer.print_string(" : ")
         printer.print_attribute(self.operands[0].type)
 

@@ -12,12 +12,12 @@ from torch_loom.dialects import upstream_math as math
 from torch_loom.dialects.elements import element_bits, element_of, is_float
 from torch_loom.dialects.upstream_linalg_base import YieldOp
 
-_SCALARS: dict[str, type[Operation]] = {op.name: op for op in (*arith.Arith.operations, *math.Math.operations)}
+SCALARS: dict[str, type[Operation]] = {op.name: op for op in (*arith.Arith.operations, *math.Math.operations)}
 
 
 def scalar_op(name: str, operands: Sequence[SSAValue], kind: Attribute) -> Operation:
     """An elementwise scalar op with its default flags."""
-    cls = _SCALARS[name]
+    cls = SCALARS[name]
     properties = dict(getattr(cls, "DEFAULTS", {}))
     return cls.create(operands=operands, result_types=[kind], properties=properties)
 

@@ -21,6 +21,7 @@ from xdsl.traits import Pure
 from torch_loom.dialects import assembly as asm
 from torch_loom.dialects.elements import element_of, shape_of
 from torch_loom.dialects.errors import parse_error, require
+from torch_loom.dialects.upstream_arith import parse_flags
 from torch_loom.dialects.upstream_linalg_base import (
     SegmentedOp,
     StructuredOp,
@@ -32,7 +33,7 @@ from torch_loom.dialects.upstream_linalg_base import (
     segments,
     tensor_types,
 )
-from torch_loom.dialects.upstream_linalg_bodies import _SCALARS
+from torch_loom.dialects.upstream_linalg_bodies import SCALARS
 
 
 @irdl_op_definition
@@ -153,13 +154,11 @@ def _parse_short(parser: Parser) -> tuple[type[Operation], dict[str, Attribute],
     parser._consume_token()
     span = parser._current_token.span
     name = parser.parse_identifier(context_msg=" naming the op of the short form")
-    cls = _SCALARS.get(name)
+    cls = SCALARS.get(name)
     if cls is None:
-        parse_error(parser, "KT-P01", f"unknown op '{name}' in a short form{asm.nearest(name, _SCALARS)}", span)
+        parse_error(parser, "KT-P01", f"unknown op '{name}' in a short form{asm.nearest(name, SCALARS)}", span)
     properties = dict(getattr(cls, "DEFAULTS", {}))
-    from torch_loom.dialects.upstream_arith import _parse_flags
-
-    attributes = _parse_flags(parser, properties)
+    attributes = parse_flags(parser, properties)
     known = cls.get_irdl_definition().properties if hasattr(cls, "get_irdl_definition") else {}
     properties |= {k: attributes.pop(k) for k in list(attributes) if k in known}
     parser.parse_punctuation("}")
@@ -180,7 +179,7 @@ def short_form(region: Region, first: Sequence[int]) -> Operation | None:
     if list(op.operands) != arguments or list(last.operands) != [op.results[0]] or last.attributes:
         return None
     same = all(a.type == op.results[0].type for a in arguments)
-    return op if op.name in _SCALARS and plain and same else None
+    return op if op.name in SCALARS and plain and same else None
 
 
 def _short_region(

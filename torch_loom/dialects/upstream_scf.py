@@ -83,7 +83,9 @@ class _If:
             if not region.blocks and what == "the else branch":
                 require(not results, "KT-V18", "scf.if with results needs an else branch")
                 continue
-            _check_yield(self, _single_block(self, region, what), xs.YieldOp, results, what)
+            block = _single_block(self, region, what)
+            require(not block.args, "KT-V18", f"{what} of scf.if takes no arguments, got {_shown(_types(block.args))}")
+            _check_yield(self, block, xs.YieldOp, results, what)
 
 
 class _While:
@@ -311,14 +313,14 @@ class ForallOp(IRDLOperation):
         count = len(arguments)
         lists = []
         if parser.parse_optional_keyword("in"):
-            upper = _parse_mixed_group(parser)
+            upper = asm.parse_mixed_list(parser, parser.Delimiter.PAREN)
             lists = [([], asm.dense_i64([0] * count)), upper, ([], asm.dense_i64([1] * count))]
         else:
             parser.parse_punctuation("=")
-            lists.append(_parse_mixed_group(parser))
+            lists.append(asm.parse_mixed_list(parser, parser.Delimiter.PAREN))
             for word in ("to", "step"):
                 parser.parse_keyword(word)
-                lists.append(_parse_mixed_group(parser))
+                lists.append(asm.parse_mixed_list(parser, parser.Delimiter.PAREN))
         if parser._current_token.text == "shared_outs":
             parser.raise_error("scf.forall with shared_outs is not implemented; use scf.for with iter_args")
         region = parser.parse_region([argument.resolve(asm.INDEX) for argument in arguments])
@@ -367,28 +369,16 @@ class ForallOp(IRDLOperation):
             "KT-V18",
             "scf.forall takes as many lower bounds as upper bounds and steps",
         )
+        for static, dynamic in zip(
+            (self.static_lower, self.static_upper, self.static_step),
+            (self.dynamic_lower, self.dynamic_upper, self.dynamic_step),
+            strict=True,
+        ):
+            asm.mixed_values(static.get_values(), dynamic)
         require(not self.results and not self.outputs, "KT-X10", "scf.forall with shared outputs is not implemented")
         block = _single_block(self, self.body, "the body")
         require(_types(block.args) == [asm.INDEX] * loops, "KT-V18", f"the body takes {loops} index arguments")
         require(isinstance(block.last_op, InParallelOp), "KT-V18", "the body ends with scf.forall.in_parallel")
-
-
-def _parse_mixed_group(parser: Parser) -> tuple[list[Any], DenseArrayBase]:
-    from xdsl.dialects.builtin import DYNAMIC_INDEX
-
-    names: list[Any] = []
-    static: list[int] = []
-
-    def one() -> None:
-        operand = parser.parse_optional_unresolved_operand()
-        if operand is None:
-            static.append(parser.parse_integer(allow_boolean=False))
-        else:
-            names.append(operand)
-            static.append(DYNAMIC_INDEX)
-
-    parser.parse_comma_separated_list(parser.Delimiter.PAREN, one)
-    return names, asm.dense_i64(static)
 
 
 Scf = Dialect(

@@ -17,8 +17,7 @@ from xdsl.ir import Operation, SSAValue
 from torch_loom.dialects.affine_sets import Box, UnboundedSet, bound
 from torch_loom.dialects.ktdp import ConstructAccessTileOp, ConstructMemoryViewOp, LoadOp, StoreOp
 from torch_loom.ktir.checks.context import CheckOptions, Context, partitions
-from torch_loom.ktir.checks.functions import _ids
-from torch_loom.ktir.checks.ranges import Range, Ranges, expr_range
+from torch_loom.ktir.checks.ranges import Range, Ranges, expr_range, tile_ids
 from torch_loom.ktir.program import Program
 
 WIDTH, MARGIN, TITLE = 640, 40, 46
@@ -39,7 +38,7 @@ def tile_parts(program: Program, fn: str | None, view: ConstructMemoryViewOp, si
     function = program.function(fn)
     context = Context(program, function, CheckOptions(bounds=sizes))
     parts: list[Part] = []
-    for number, ids in enumerate(_ids(context.grid)):
+    for number, ids in enumerate(tile_ids(context.grid)):
         ranges = context.ranges_of(ids)
         for name, size in sizes.items():
             for argument in program.arguments(function.sym_name.data):

@@ -7,12 +7,13 @@ regions, so equal ops of a kernel are checked once.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
-from xdsl.dialects.builtin import ModuleOp, UnregisteredAttr, UnregisteredOp
+from xdsl.dialects.builtin import FunctionType, ModuleOp, StringAttr, UnregisteredAttr, UnregisteredOp
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, BlockArgument, Operation, OpResult, SSAValue
-from xdsl.traits import IsTerminator, NoTerminator
+from xdsl.traits import HasParent, IsTerminator, NoTerminator
 from xdsl.utils.exceptions import VerifyException
 
 from torch_loom.dialects.assembly import nearest
@@ -71,7 +72,7 @@ class _Checker:
             what = "a terminator must be the last op of its block" if terminator else "the block needs a terminator"
             self.report(op, "KT-V18", f"{what}, '{op_name(op)}' {'is not' if terminator else 'is none'}")
         if isinstance(op, FuncOp):
-            self.function = op.sym_name.data
+            self.function = _function_name(op)
         for region in op.regions:
             if len(region.blocks) > 1:
                 self.report(op, "KT-V18", "regions have one block; use scf for control flow")
@@ -85,6 +86,10 @@ class _Checker:
         return parent is None or parent.has_trait(NoTerminator) or op.name in ("scf.reduce",)
 
     def verify(self, op: Operation) -> None:
+        parents = _parents(type(op))
+        if parents and not isinstance(op.parent_op(), parents):
+            wanted = "' or '".join(kind.name for kind in parents)
+            self.report(op, "KT-V18", f"'{op.name}' must be directly inside '{wanted}'")
         key: object = None
         if not op.regions and op.name != "linalg.index":
             key = (
@@ -124,6 +129,12 @@ class _Checker:
         return f"block argument {value.index}"
 
 
+@cache
+def _parents(kind: type[Operation]) -> tuple[type[Operation], ...]:
+    """The ops that may hold an op of this class; empty when any may."""
+    return tuple(parent for trait in kind.get_traits_of_type(HasParent) for parent in trait.op_types)
+
+
 def op_name(op: Operation) -> str:
     """The name of an op, also of an unregistered one."""
     return op.op_name.data if isinstance(op, UnregisteredOp) else op.name
@@ -141,25 +152,33 @@ def check_structure(program: Program) -> list[Diagnostic]:
     checker.operation(program.module, is_last=False)
     names: dict[str, FuncOp] = {}
     for op in (op for block in program.module.body.blocks for op in block.ops):
-        if not isinstance(op, FuncOp):
+        name = _function_name(op) if isinstance(op, FuncOp) else ""
+        if not isinstance(op, FuncOp) or not name:
             continue
-        if op.sym_name.data in names:
-            checker.function = op.sym_name.data
-            checker.report(op, "KT-V18", f"function '{op.sym_name.data}' is defined twice")
-        names[op.sym_name.data] = op
+        if name in names:
+            checker.function = name
+            checker.report(op, "KT-V18", f"function '{name}' is defined twice")
+        names[name] = op
         _check_return(checker, op)
     return checker.found
 
 
+def _function_name(function: FuncOp) -> str:
+    """The name; empty when the generic form gave none (the op's own check reports that)."""
+    name = function.properties.get("sym_name")
+    return name.data if isinstance(name, StringAttr) else ""
+
+
 def _check_return(checker: _Checker, function: FuncOp) -> None:
-    if function.is_declaration:
+    kind = function.properties.get("function_type")
+    if function.is_declaration or not isinstance(kind, FunctionType):
         return
     last = function.body.blocks.first.last_op if function.body.blocks.first else None
     if not isinstance(last, ReturnOp):
         return
-    found, expected = [v.type for v in last.operands], list(function.function_type.outputs.data)
+    found, expected = [v.type for v in last.operands], list(kind.outputs.data)
     if found != expected:
-        checker.function = function.sym_name.data
+        checker.function = _function_name(function)
         shown = ", ".join(map(str, found)) or "nothing"
         checker.report(
             last, "KT-V18", f"returns {shown}, the function declares {', '.join(map(str, expected)) or 'nothing'}"

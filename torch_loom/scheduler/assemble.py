@@ -23,6 +23,7 @@ def assemble(kernel: Kernel, grouping: Grouping, pieces: Pieces) -> tuple[Node, 
                     nodes.append(LoopPlan(loop.id, name, loop.count, inner))
                 continue
             for s in run:
+                nodes += pieces.rings.get(id(s), [])
                 nodes += pieces.loads.get(id(s), [])
             stores = [t for s in run for t in pieces.stores.get(id(s), [])]
             nodes += [t for t in stores if t.unit is Unit.MNILU]

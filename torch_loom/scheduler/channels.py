@@ -18,6 +18,7 @@ from torch_loom.scheduler.plan import (
     ChannelPlan,
     LoopPlan,
     Node,
+    RingPlan,
     SegmentPlan,
     Sync,
     TransferPlan,
@@ -59,6 +60,9 @@ def touches(body: tuple[Node, ...]) -> dict[str, list[Touch]]:
                 for g in n.gathers:
                     found.setdefault(g.ref.block, []).append(Touch(n.unit, False, path))
                 found.setdefault(n.ref.block, []).append(Touch(n.unit, n.unit is Unit.MNILU, path))
+            elif isinstance(n, RingPlan):
+                found.setdefault(n.source.block, []).append(Touch(n.unit, False, path))
+                found.setdefault(n.target.block, []).append(Touch(n.unit, True, path))
             else:
                 for block in reads(n):
                     found.setdefault(block, []).append(Touch(Unit.L1LU, False, path))
@@ -90,6 +94,9 @@ def wire(
         if blocks[name].role == "temp":
             continue
         producer = producers[0].unit
+        if blocks[name].role == "land":
+            _connect_ring(wiring, name, producers, consumers)
+            continue
         takers.discard(producer)  # a unit's own transfers are in order
         for taker in sorted(takers):
             _connect(
@@ -125,6 +132,25 @@ def _connect(
     wiring.blocks[block] = replace(wiring.blocks[block], phases=phases, channel=name)
     bracket(wiring.syncs, producer, name, "empty", "full", [t.path[depth] for t in writes])
     bracket(wiring.syncs, consumer, name, "full", "empty", [t.path[depth] for t in reads_])
+
+
+def _connect_ring(wiring: Wiring, block: str, writes: list[Touch], reads_: list[Touch]) -> None:
+    """A channel between cores: senders bracket each message themselves, receivers the reads of a body's run."""
+    depth = home_depth([t.path for t in (*writes, *reads_)])
+    home = writes[0].path[depth - 1] if depth else None
+    scope = home.scope if isinstance(home, LoopPlan) else 0
+    name = f"r_{block}"
+    first = writes[0].path[-1]
+    assert isinstance(first, RingPlan)
+    wiring.channels.append(
+        ChannelPlan(name, Unit.MNISU, Unit.L1LU, 1, (block,), scope, depth, "between cores", ring=True)
+    )
+    wiring.blocks[block] = replace(wiring.blocks[block], phases=1, channel=name)
+    nodes = [t.path[depth] for t in reads_]
+    for when, node, side in (("before", nodes[0], "full"), ("after", nodes[-1], "empty")):
+        key = (Unit.L1LU, node_id(node), when)
+        sync = Sync(name, side, when == "before", first.senders)
+        wiring.syncs[key] = (*wiring.syncs.get(key, ()), sync)
 
 
 def home_depth(paths: list[tuple[Node, ...]]) -> int:

@@ -25,6 +25,9 @@ def accesses(op: Operation, unit: str) -> list[Access]:
         what = f"the transfer of '{op.arg.data}'"
         found = [(op.lx.data[0].data, op.lx.data[1].data, unit == "MNILU", what)]
         return found + [(p.data[0].data, p.data[1].data, False, f"the indices of {what}") for p in op.gathers.data]
+    if isinstance(op, df.RingCopyOp):
+        (a, via), (b, ring) = ([s.data for s in pair.data] for pair in (op.source, op.target))
+        return [(a, via, False, "the copy to another core"), (b, ring, True, "the copy to another core")]
     if isinstance(op, df.SegLoadOp | df.SegStoreOp):
         write = isinstance(op, df.SegStoreOp)
         return [(op.lx.data[0].data, op.lx.data[1].data, write, f"segment {op.seg.data}")]
@@ -48,9 +51,9 @@ def brackets(s: Streams) -> Found:
 
 def _inside(s: Streams, unit: str, block: Block, held: set[tuple[str, str]]) -> Found:
     for op in block.ops:
-        if isinstance(op, df.AcquireOp):
+        if isinstance(op, df.AcquireOp | df.RingAcquireOp):
             held.add((op.channel.data, op.side.data))
-        elif isinstance(op, df.ReleaseOp):
+        elif isinstance(op, df.ReleaseOp | df.RingReleaseOp):
             held.discard((op.channel.data, "full" if op.side.data == "empty" else "empty"))
         elif isinstance(op, df.LoopOp):
             yield from _inside(s, unit, op.body.block, held)

@@ -296,19 +296,3 @@ def _branch(n: Normaliser, op: Operation, count: Expr, block: Block, cells: list
     n.graph.leave(outer)
     n.body = outer_body
     n.body.append(branch)
-
-
-@handles(
-    "ktdp.inter_tile_produce",
-    "ktdp.inter_tile_consume",
-    "ktdp.inter_tile_reduce",
-    "ktdp.inter_tile_gather",
-    "ktdp.inter_tile_scatter",
-    "ktdp.inter_tile_all_to_all",
-    "ktdp.inter_tile_reduce_scatter",
-)
-def _delivery(n: Normaliser, op: Operation) -> None:
-    n.fail(
-        "programs have no transfers between cores yet",
-        hint="pass the values through a buffer, in two kernels",
-    )

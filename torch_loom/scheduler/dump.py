@@ -9,9 +9,9 @@ from torch_loom import spyrecode
 from torch_loom.scheduler.allocate import Allocation
 from torch_loom.scheduler.channels import Wiring
 from torch_loom.scheduler.grouping import Grouping
-from torch_loom.scheduler.kernel import Assign, For, Kernel, Load, Stmt, Store, Tile, Value
+from torch_loom.scheduler.kernel import Assign, For, Kernel, Load, Ring, Stmt, Store, Tile, Value
 from torch_loom.scheduler.placement import Pieces
-from torch_loom.scheduler.plan import LoopPlan, Node, SegmentPlan, TransferPlan
+from torch_loom.scheduler.plan import LoopPlan, Node, RingPlan, SegmentPlan, TransferPlan
 
 
 def describe(name: str, result: Any) -> str:
@@ -39,6 +39,9 @@ def _statements(body: list[Stmt], depth: int) -> Iterable[str]:
             yield f"{pad}store {_value(s.value)} -> {_tile(s.tile)}"
         elif isinstance(s, Assign):
             yield f"{pad}cell{s.cell.id} = {_value(s.value)}"
+        elif isinstance(s, Ring):
+            to = ", ".join(str(h.core) for h in s.hops)
+            yield f"{pad}ring cell{s.source.cell} {list(s.box)} -> cell{s.target.cell} of cores {to}"
 
 
 def _tile(t: Tile) -> str:
@@ -73,6 +76,8 @@ def _nodes(nodes: tuple[Node, ...], depth: int = 0) -> Iterable[str]:
             yield from _nodes(n.body, depth + 1)
         elif isinstance(n, TransferPlan):
             yield f"{pad}{n.unit.name} arg {n.arg} <-> {n.ref.block}: {[str(d.extent) for d in n.dims]}"
+        elif isinstance(n, RingPlan):
+            yield f"{pad}{n.unit.name} {n.source.block} -> core {n.core} {n.target.block}"
         else:
             yield pad + _segment(n)
 
@@ -107,6 +112,7 @@ _DUMPS: dict[str, Callable[[Any], Iterable[str]]] = {
     "assemble": _nodes,
     "wire": _wiring,
     "allocate": _memory,
+    "share": _nodes,
     "schedule-ir": lambda text: [text.rstrip()],
     "dataflow-ir": lambda text: [text.rstrip()],
     "check": _lines,

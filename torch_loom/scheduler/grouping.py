@@ -14,12 +14,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from torch_loom.scheduler.expr import Expr
 from torch_loom.scheduler.inverse import Index, strip
-from torch_loom.scheduler.kernel import Assign, For, Indirect, Kernel, Kind, Load, Stmt, Store, Tile, Value
+from torch_loom.scheduler.kernel import Assign, For, Indirect, Kernel, Kind, Load, Ring, Stmt, Store, Tile, Value
 from torch_loom.scheduler.roots import RootChooser
 from torch_loom.scheduler.sinks import MoreRoots, Sink
+
+S = TypeVar("S", Load, Ring)
 
 
 @dataclass(eq=False)
@@ -44,6 +47,7 @@ class Grouping:
     sinks: dict[Value, Sink]
     targets: dict[int, Sink]  # by id of the store or assignment
     loads: list[Load]  # live loads
+    rings: list[Ring]  # live exchanges
     cells: list[Value]  # live reads of cells
     load_run: dict[Value, int]
     runs: dict[int, list[list[Stmt]]]  # scope -> runs of statements (a loop is a run of its own)
@@ -73,7 +77,7 @@ class Grouper(RootChooser):
         self._choose_roots()
         self._protect_cells()
         self._level_all()
-        loads = [s for s in _loads(self.kernel.body) if s.value in self._live_set]
+        loads = [s for s in _statements(self.kernel.body, Load) if s.value in self._live_set]
         return Grouping(
             self._groups(),
             self.roots,
@@ -81,6 +85,7 @@ class Grouper(RootChooser):
             self.sinks,
             self.targets,
             loads,
+            [r for r in _statements(self.kernel.body, Ring) if r.target.cell in self._read],
             [v for v in self.live if v.kind is Kind.CELL],
             self.load_run,
             self.runs,
@@ -98,6 +103,12 @@ class Grouper(RootChooser):
 
         batch: set[int] = set()  # cells of the assignments that happen at once
         for s in body:
+            if isinstance(s, Ring):
+                cut()
+                batch.clear()
+                runs[-1].append(s)
+                cut()
+                continue
             if batch and not (isinstance(s, Assign) and s.cell.id not in batch):
                 cut()
                 batch.clear()
@@ -146,6 +157,7 @@ class Grouper(RootChooser):
         for sink in self.targets.values():
             if isinstance(sink.target, Assign):
                 assigned.setdefault(sink.target.cell.id, []).append(sink.value)
+        sent = {r.target.cell: r.source.cell for r in _statements(self.kernel.body, Ring)}
         read: set[int] = set()
         while stack:
             v = stack.pop()
@@ -155,9 +167,11 @@ class Grouper(RootChooser):
                 if v.tile is not None:
                     reads_indices(v.tile)
                 if v.kind is Kind.CELL:
-                    read.add(v.cell)
-                    stack.extend(assigned.get(v.cell, []))
+                    for cell in (v.cell, sent.get(v.cell, v.cell)):
+                        read.add(cell)
+                        stack.extend(assigned.get(cell, []))
         self.targets = {k: s for k, s in self.targets.items() if _is_live(s, needed, read)}
+        self._read = read
         self.live = [seen[k] for k in sorted(seen)]
         self._live_set = set(self.live)
         for v in self.live:
@@ -248,12 +262,12 @@ def _sink_order(s: Sink) -> tuple[int, int]:
     return (s.value.id, 0 if s.target is None else 1)
 
 
-def _loads(body: list[Stmt]) -> Iterator[Load]:
+def _statements(body: list[Stmt], kind: type[S]) -> Iterator[S]:
     for s in body:
-        if isinstance(s, Load):
+        if isinstance(s, kind):
             yield s
         elif isinstance(s, For):
-            yield from _loads(s.body)
+            yield from _statements(s.body, kind)
 
 
 def _is_live(s: Sink, needed: set[int], read: set[int]) -> bool:

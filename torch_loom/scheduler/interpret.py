@@ -10,7 +10,7 @@ waiting unit. The order in which units are tried is random (``seed``); results m
 from __future__ import annotations
 
 import random
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,7 +37,7 @@ class Wait:
     """Why a unit stopped: a credit (``key``) or a segment that has not run."""
 
     kind: str
-    key: Any  # (channel, side), or the Segment
+    key: Any  # (channel, side), (channel, side, core), or the Segment
 
 
 @dataclass(eq=False)
@@ -79,6 +79,7 @@ class Interpreter:
         self.units: dict[str, Block] = {}
         self.blocks: dict[str, tuple[int, int, int]] = {}
         self.channels: dict[str, int] = {}
+        self.rings: dict[str, list[str]] = {}  # ring channels and their blocks
         self.symbols: list[int] = []
         self.slots: list[df.SlotOp] = []
         self.lx_bytes = int(self.program.profile.data[3].data)  # type: ignore[attr-defined]
@@ -96,6 +97,8 @@ class Interpreter:
             self.blocks[label] = (int(f[0]), int(f[1]), int(f[2]))
         elif op.kind.data == "channel":
             self.channels[label] = int(f[2])
+        elif op.kind.data == "ring":
+            self.rings[label] = str(f[2]).split()
         elif op.kind.data == "symbol":
             self.symbols.append(self._symbol(label, str(f[0]), int(f[2]), int(f[3]), int(f[4])))
 
@@ -110,9 +113,15 @@ class Interpreter:
         return int(given)
 
     def run(self) -> None:
-        """Run every core to its end."""
-        for core in range(self.program.cores.data):
-            Core(self, core).run()
+        """Run every core to its end: one after the other, or together when they exchange data."""
+        cores = range(self.program.cores.data)
+        if self.rings:
+            interleave([Core(self, c) for c in cores], self.units, self.random)
+        else:
+            for core in cores:
+                interleave([Core(self, core)], self.units, self.random)
+        if self.races is not None:
+            self.races.finish()
 
 
 def evaluate(text: str, leaf: dict[str, int]) -> int:
@@ -143,8 +152,43 @@ _OPERATORS: dict[str, Any] = {
 def _reason(wait: Wait) -> str:
     if wait.kind == "segment":
         return f"segment {wait.key.number}"
+    if wait.kind == "ring":
+        return "{1} of {0} with core {2}".format(*wait.key)
     channel, side = wait.key
     return f"{side} of {channel}"
+
+
+def interleave(cores: list[Core], units: dict[str, Block], order_by: random.Random) -> None:
+    """Run the streams of cores until all end. Raises ``DataflowError`` when none can go on."""
+    for core in cores:
+        core.peers = cores
+    running = {(core, u): core.unit(u, block, dict(core.slots)) for core in cores for u, block in units.items()}
+    waiting: dict[tuple[Core, str], Wait | None] = dict.fromkeys(running)
+    while running:
+        progress = False
+        order = list(running)
+        order_by.shuffle(order)
+        for key in order:
+            wait = waiting[key]
+            if wait is not None and not key[0].ready(wait):
+                continue
+            progress = True
+            try:
+                waiting[key] = next(running[key])
+            except StopIteration:
+                del running[key]
+        if not progress:
+            _deadlock({key: waiting[key] for key in running})
+    for core in cores:
+        core.check_end()
+
+
+def _deadlock(waits: dict[tuple[Core, str], Wait | None]) -> None:
+    rows: dict[int, list[str]] = {}
+    for (core, unit), wait in waits.items():
+        if wait is not None:
+            rows.setdefault(core.number, []).append(f"{unit} waits for {_reason(wait)}")
+    raise DataflowError("; ".join(f"deadlock on core {c}: {'; '.join(r)}" for c, r in rows.items()))
 
 
 class Core:
@@ -153,57 +197,48 @@ class Core:
     def __init__(self, owner: Interpreter, number: int) -> None:
         self.owner, self.number = owner, number
         self.lx = np.zeros(owner.lx_bytes, dtype=np.uint8)
-        self._reset(owner.channels)
+        self._reset(owner.channels, owner.rings)
         races = owner.races
         self.races = None if races is None else races.core(number, owner.lx_bytes, owner.channels)
+        if self.races is not None:
+            for block in (b for held in owner.rings.values() for b in held):
+                self.races.landing(*owner.blocks[block][:2])
         leaf = {f"s{k}": v for k, v in enumerate(owner.symbols)} | {"core": number}
         self.slots: Env = {op.result: evaluate(op.expr.data, leaf) for op in owner.slots}
 
-    def _reset(self, channels: dict[str, int]) -> None:
+    def _reset(self, channels: dict[str, int], rings: Iterable[str] = ()) -> None:
         """Credits and segments as they are before the first instruction."""
         self.phases = channels
         self.credits = {(c, "empty"): phases for c, phases in channels.items()}
         self.credits |= {(c, "full"): 0 for c in channels}
+        self.rings = set(rings)
+        self.ring: dict[tuple[str, str, int], int] = {}  # where it differs from 1 (empty) and 0 (full)
+        self.peers: list[Core] = [self]
         self.releases: dict[tuple[str, str], int] = {}
         self.segments: dict[int, Segment] = {}
 
-    def run(self) -> None:
-        """Interleave the units until all are finished."""
-        self.interleave(self.owner.units, self.owner.random)
+    def ready(self, wait: Wait) -> bool:
+        """True if what a unit waits for is there."""
+        if wait.kind == "ring":
+            return self._ring_credit(wait.key) > 0
+        return bool(self.credits[wait.key] > 0 if wait.kind == "credit" else wait.key.done)
 
-    def interleave(self, units: dict[str, Block], order_by: random.Random) -> None:
-        """Run the streams until all end. Raises ``DataflowError`` when none can go on."""
-        running = {u: self._unit(u, block, dict(self.slots)) for u, block in units.items()}
-        waiting: dict[str, Wait | None] = dict.fromkeys(running)
-        while running:
-            progress = False
-            order = list(running)
-            order_by.shuffle(order)
-            for unit in order:
-                wait = waiting[unit]
-                if wait is not None and not self._ready(wait):
-                    continue
-                progress = True
-                try:
-                    waiting[unit] = next(running[unit])
-                except StopIteration:
-                    del running[unit]
-            if not progress:
-                self._deadlock({u: waiting[u] for u in running})
-        left = {k: v for k, v in self.credits.items() if v != (self.phases[k[0]] if k[1] == "empty" else 0)}
+    def _ring_credit(self, key: tuple[str, str, int]) -> int:
+        return self.ring.get(key, int(key[1] == "empty"))
+
+    def check_end(self) -> None:
+        """All credits are back where they started."""
+        left: dict[Any, int] = {
+            k: v for k, v in self.credits.items() if v != (self.phases[k[0]] if k[1] == "empty" else 0)
+        }
+        left |= {k: v for k, v in self.ring.items() if v != int(k[1] == "empty")}
         if left:
             raise DataflowError(f"core {self.number} ends with credits {left}")
 
-    def _ready(self, wait: Wait) -> bool:
-        return self.credits[wait.key] > 0 if wait.kind == "credit" else wait.key.done
-
-    def _deadlock(self, waits: dict[str, Wait | None]) -> None:
-        rows = [f"{u} waits for {_reason(w)}" for u, w in waits.items() if w is not None]
-        raise DataflowError(f"deadlock on core {self.number}: {'; '.join(rows)}")
-
     # -- streams ----------------------------------------------------------------------------------
 
-    def _unit(self, unit: str, block: Block, env: Env) -> Generator[Wait, None, None]:
+    def unit(self, unit: str, block: Block, env: Env) -> Generator[Wait, None, None]:
+        """The stream of a unit as a coroutine that yields what it must wait for."""
         pending: list[Segment] = []
         yield from self._body(unit, block, env, pending)
         yield from self._settle(pending, None)
@@ -238,10 +273,66 @@ class Core:
                     self.races.release(unit, op.channel.data, op.side.data)
                 count = (unit, op.channel.data)
                 self.releases[count] = self.releases.get(count, 0) + 1
+            elif isinstance(op, df.RingAcquireOp | df.RingReleaseOp | df.RingCopyOp):
+                yield from self._ring(unit, op, env, pending)
             elif isinstance(op, df.CopyOp):
                 self._copy(unit, op, self._numbers(op, env))
             else:
                 yield from self._part(unit, op, env, pending)
+
+    def _ring(self, unit: str, op: Any, env: Env, pending: list[Segment]) -> Generator[Wait, None, None]:
+        """A credit of, or a copy to, another core."""
+        core = self._peer(op, env)
+        if core < 0:
+            return
+        if core >= len(self.peers):
+            raise DataflowError(f"core {self.number}: {op.name} names core {core} of {len(self.peers)}")
+        other = self.peers[core]
+        if isinstance(op, df.RingCopyOp):
+            self._send(op, self._numbers(op, env))
+            return
+        channel, side = op.channel.data, op.side.data
+        if isinstance(op, df.RingAcquireOp):
+            key = (channel, side, core)
+            while self._ring_credit(key) <= 0:
+                yield Wait("ring", key)
+            self.ring[key] = self._ring_credit(key) - 1
+            if self.races is not None:
+                self.races.ring_acquire(unit, key)
+            return
+        yield from self._settle(pending, None)
+        key = (channel, side, self.number)
+        other.ring[key] = other._ring_credit(key) + 1
+        if other.ring[key] > 1:
+            raise DataflowError(f"core {core} gets a second credit {side} of {channel} from core {self.number}")
+        if self.races is not None and other.races is not None:
+            self.races.ring_release(unit, other.races, key)
+
+    def _peer(self, op: Any, env: Env) -> int:
+        return self._numbers(op, env)[0]
+
+    def _send(self, op: df.RingCopyOp, n: list[int]) -> None:
+        other = self.peers[n[0]]
+        source, target = (
+            np.int64(self._address("MNISU", pair.data[0].data, pair.data[1].data, offset))
+            for pair, offset in ((op.source, n[1]), (op.target, n[2]))
+        )
+        dims = [n[k : k + 3] for k in range(3, len(n), 3)]
+        grid = np.indices([max(d[0], 0) for d in dims], dtype=np.int64)
+        lanes = np.arange(op.leaf.data, dtype=np.int64)
+        at: list[NDArray[np.int64]] = []
+        for side, start in ((1, source), (2, target)):
+            first = np.full(grid.shape[1:], start, dtype=np.int64)
+            for k, d in enumerate(dims):
+                first += grid[k] * d[side]
+            at.append(first[..., None] + lanes)
+        for where in at:
+            if where.size and not 0 <= where.min() <= where.max() < self.lx.size:
+                raise DataflowError(f"LX bytes {where.min()}..{where.max()} lie outside LX at {_where(op)}")
+        if self.races is not None and other.races is not None:
+            self.races.access("MNISU", at[0].ravel(), 1, False, _where(op))
+            other.races.access("MNISU", at[1].ravel(), 1, True, _where(op), by=self.races)
+        other.lx[at[1]] = self.lx[at[0]]
 
     def _numbers(self, op: Any, env: Env) -> list[int]:
         return [n if isinstance(n, int) else env[n] for n in op.numbers()]
@@ -423,11 +514,13 @@ class Core:
         if self.races is not None and self.owner.races is not None:
             self.races.access(unit, in_lx, 1, unit == "MNILU", _where(op))
             self.owner.races.ddr(self.number, from_ddr, unit == "MNISU", _where(op))
+            if op.shared is not None and n[-1] > 1:
+                self.owner.races.share(self.number, id(op), n[-2], n[-1], from_ddr, _where(op))
         if unit == "MNILU":
             self.lx[in_lx] = self.owner.ddr[from_ddr]
         else:
             self.owner.ddr[from_ddr] = self.lx[in_lx]
 
 
-def _where(op: df.CopyOp) -> str:
+def _where(op: df.CopyOp | df.RingCopyOp) -> str:
     return op.where.data if op.where is not None else op.name

@@ -65,7 +65,7 @@ class ArgInfo:
 class View:
     """Element (i_k) lies at offset + sum i_k * strides[k], in elements of ``dtype``.
 
-    ``arg`` is the buffer argument, or -1 for LX (``ct_local``) memory."""
+    ``arg`` is the buffer argument, or -1 for LX (``ct_local``) memory: of the executing core, or of core ``owner``."""
 
     arg: int
     dtype: str
@@ -73,10 +73,11 @@ class View:
     sizes: tuple[Expr, ...]
     strides: tuple[Expr, ...]
     where: str = ""
+    owner: int = -1
 
     @property
     def local(self) -> bool:
-        """True for LX memory of the executing core."""
+        """True for LX memory."""
         return self.arg < 0
 
 
@@ -203,7 +204,32 @@ class For:
     where: str = ""
 
 
-Stmt = Load | Store | Assign | For
+@dataclass(frozen=True)
+class Hop:
+    """A message of the executing core: to whom (negative: nobody), from which index of the source on, to which
+    index of the target on."""
+
+    core: Expr
+    source: tuple[Expr, ...]
+    target: tuple[Expr, ...]
+
+
+@dataclass(eq=False)
+class Ring:
+    """Statement: send boxes of one cell into a cell of other cores.
+
+    ``source`` and ``target`` read the cells; the box runs over the last dims of the target. ``senders`` are the
+    cores whose messages the executing core waits for (negative: nobody)."""
+
+    source: Value
+    target: Value
+    box: tuple[Expr, ...]
+    hops: tuple[Hop, ...]
+    senders: tuple[Expr, ...]
+    where: str = ""
+
+
+Stmt = Load | Store | Assign | For | Ring
 
 
 @dataclass

@@ -81,6 +81,10 @@ class Lowering:
             self.names["channel", label] = len(self.channels)
             blocks = tuple(self._name("block", b) for b in str(f[3]).split())
             self.channels.append(m.Channel(label, m.Unit[str(f[0])], m.Unit[str(f[1])], int(f[2]), blocks))
+        elif kind == "ring":
+            self.names["channel", label] = len(self.channels)
+            blocks = tuple(self._name("block", b) for b in str(f[2]).split())
+            self.channels.append(m.Channel(label, m.Unit[str(f[0])], m.Unit[str(f[1])], 1, blocks, True))
         else:
             self.meta[label] = str(f[0])
 
@@ -140,6 +144,12 @@ class Lowering:
             kind = m.Acquire if isinstance(op, df.AcquireOp) else m.Release
             side = m.Side.FULL if op.side.data == "full" else m.Side.EMPTY
             return kind(self._name("channel", op.channel.data), side)
+        if isinstance(op, df.RingAcquireOp | df.RingReleaseOp):
+            ring = m.RingAcquire if isinstance(op, df.RingAcquireOp) else m.RingRelease
+            side = m.Side.FULL if op.side.data == "full" else m.Side.EMPTY
+            return ring(self._name("channel", op.channel.data), side, self._operand(op.core))
+        if isinstance(op, df.RingCopyOp):
+            return self._ring_copy(op)
         if isinstance(op, df.CopyOp):
             return self._copy(op)
         if isinstance(op, df.SegLoadOp | df.SegStoreOp):
@@ -156,6 +166,15 @@ class Lowering:
 
     def _lx(self, block: str, channel: str, offset: m.Operand) -> m.LxRef:
         return m.LxRef(self._name("block", block), self._name("channel", channel) if channel else -1, offset)
+
+    def _ring_copy(self, op: df.RingCopyOp) -> m.RingCopy:
+        n = self._operands(op.numbers())
+        source, target = (
+            self._lx(pair.data[0].data, pair.data[1].data, offset)
+            for pair, offset in ((op.source, n[1]), (op.target, n[2]))
+        )
+        dims = tuple(m.RingDim(*n[k : k + 3]) for k in range(3, len(n), 3))
+        return m.RingCopy(n[0], source, target, dims, op.leaf.data)
 
     def _copy(self, op: df.CopyOp) -> m.Dma:
         n = self._operands(op.numbers())
@@ -181,6 +200,7 @@ class Lowering:
             lanes,
             n[2],
             n[3],
+            *(n[-2:] if op.shared is not None else ()),
         )
 
     def _vec(self, op: df.SegVecOp) -> m.SegVec:

@@ -23,6 +23,7 @@ from torch_loom.scheduler.plan import (
     OutputPlan,
     Plan,
     Ref,
+    RingPlan,
     SegmentPlan,
     TransferPlan,
     node_id,
@@ -94,6 +95,9 @@ class Materialiser:
         for b in self.plan.blocks:
             ops.append(df.DeclareOp("block", b.name, [b.address, b.bytes, b.phases, b.role]))
         for c in self.plan.channels:
+            if c.ring:
+                ops.append(df.DeclareOp("ring", c.name, [c.producer.name, c.consumer.name, " ".join(c.blocks)]))
+                continue
             ops.append(
                 df.DeclareOp("channel", c.name, [c.producer.name, c.consumer.name, c.phases, " ".join(c.blocks)])
             )
@@ -122,12 +126,19 @@ class Materialiser:
                 self._loop(n)
             elif isinstance(n, TransferPlan):
                 self._transfer(n)
+            elif isinstance(n, RingPlan):
+                self._message(n)
             else:
                 self._segment(n)
             self._syncs(n, "after")
 
     def _syncs(self, n: Node, when: str) -> None:
         for s in self.plan.syncs.get((self.unit, node_id(n), when), ()):
+            if s.cores:
+                for core in s.cores:
+                    ring = df.RingAcquireOp if s.acquire else df.RingReleaseOp
+                    self._emit(ring(s.channel, s.side, self._number(core)))
+                continue
             op = df.AcquireOp if s.acquire else df.ReleaseOp
             self._emit(op(s.channel, s.side))
 
@@ -139,6 +150,18 @@ class Materialiser:
         frame = self.frames.pop()
         block.add_ops([*frame.head, *frame.ops])
         self._emit(df.LoopOp(n.scope, count, block))
+
+    def _message(self, m: RingPlan) -> None:
+        """One message to another core, between the credits of its ring channel."""
+        channel = self.channel_of[m.target.block]
+        core = self._number(m.core)
+        numbers: list[Expr] = [m.source.offset, m.target.offset]
+        for d in m.dims:
+            numbers += [d.extent, d.source_stride, d.target_stride]
+        rest = [self._number(e) for e in numbers]
+        self._emit(df.RingAcquireOp(channel, "empty", core))
+        self._emit(df.RingCopyOp(self._lx(m.source), self._lx(m.target), m.leaf, [core, *rest], m.where))
+        self._emit(df.RingReleaseOp(channel, "full", core))
 
     def _transfer(self, t: TransferPlan) -> None:
         numbers: list[Expr] = [
@@ -153,6 +176,9 @@ class Materialiser:
             numbers += [g.ref.offset, g.scale, g.bound, *g.strides]
         if t.lanes is not None:
             numbers += [t.lanes.start, t.lanes.tile_stride, *t.lanes.strides]
+        shared = t.sharers != 1
+        if shared:
+            numbers += [t.group, t.sharers]
         self._emit(
             df.CopyOp(
                 self.plan.args[t.arg].name,
@@ -164,6 +190,7 @@ class Materialiser:
                 t.lanes.elems if t.lanes is not None else 0,
                 [self._number(e) for e in numbers],
                 t.where,
+                shared,
             )
         )
 

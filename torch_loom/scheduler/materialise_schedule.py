@@ -10,7 +10,7 @@ from xdsl.ir import Operation
 from torch_loom.dialects import schedule as sc
 from torch_loom.scheduler.channels import reads
 from torch_loom.scheduler.expr import Expr
-from torch_loom.scheduler.plan import LoopPlan, Node, OutputPlan, Plan, SegmentPlan, TransferPlan, node_id
+from torch_loom.scheduler.plan import LoopPlan, Node, OutputPlan, Plan, RingPlan, SegmentPlan, TransferPlan, node_id
 from torch_loom.scheduler.postfix import infix
 from torch_loom.spyrecode.model import Reduce, Unit
 
@@ -83,7 +83,7 @@ def _homes(plan: Plan, channel: str) -> set[int]:
 def _kind(n: Node) -> str:
     if isinstance(n, LoopPlan):
         return "loop"
-    return n.unit.name if isinstance(n, TransferPlan) else "group"
+    return n.unit.name if isinstance(n, TransferPlan | RingPlan) else "group"
 
 
 def _stage(plan: Plan, members: list[Node]) -> Operation:
@@ -95,9 +95,25 @@ def _stage(plan: Plan, members: list[Node]) -> Operation:
                 for s in syncs:
                     (waits if s.acquire else signals).append(f"{s.channel}.{s.side}")
     first = members[0]
-    units = [first.unit.name] if isinstance(first, TransferPlan) else list(_GROUP)
-    body = [_transfer(plan, n) if isinstance(n, TransferPlan) else _segment(n) for n in members]  # type: ignore[arg-type]
+    units = [first.unit.name] if isinstance(first, TransferPlan | RingPlan) else list(_GROUP)
+    body = [_member(plan, n) for n in members]
     return sc.StageOp.make({"units": units, "waits": waits, "signals": signals}, body)
+
+
+def _member(plan: Plan, n: Node) -> Operation:
+    if isinstance(n, TransferPlan):
+        return _transfer(plan, n)
+    if isinstance(n, RingPlan):
+        return _message(n)
+    assert isinstance(n, SegmentPlan)
+    return _segment(n)
+
+
+def _message(m: RingPlan) -> Operation:
+    source = f"{m.source.block}[{_text(m.source.offset)}]"
+    target = f"core {_text(m.core)}: {m.target.block}[{_text(m.target.offset)}]"
+    nest = [f"{_text(d.extent)} x ({_text(d.source_stride)}, {_text(d.target_stride)})" for d in m.dims]
+    return sc.TransferOp.make({"source": source, "target": target, "nest": nest, "leaf": m.leaf, "where": m.where})
 
 
 def _transfer(plan: Plan, t: TransferPlan) -> Operation:

@@ -18,6 +18,7 @@ from torch_loom.scheduler import lane_ops
 from torch_loom.scheduler import rewrite as rw
 from torch_loom.scheduler.affine import Points, apply_expr, apply_map, lower_corner, permutation, points_of
 from torch_loom.scheduler.errors import ScheduleError
+from torch_loom.scheduler.exchange_ops import remote_read
 from torch_loom.scheduler.expr import Expr
 from torch_loom.scheduler.kernel import FLOATS, ArgInfo, Indirect, Load, Store, Tile, Value, View, index_variables
 from torch_loom.scheduler.normalise import Normaliser, dtype_of, handles
@@ -40,7 +41,11 @@ def _view(n: Normaliser, op: Operation) -> None:
         offset = ex.ZERO if offset.static else offset - base.symbol
         if any(a.name.startswith("&") for a in offset.atoms()):
             n.fail("the view's address scales or repeats a buffer argument")
-    n.set(op.results[0], View(arg, dtype, offset, sizes, strides, n.graph.where))
+    owner = getattr(space, "ct_id", None)
+    number = -1 if owner is None else int(owner)
+    if number >= n.cores:
+        n.fail(f"compute tile {number} of {n.cores} does not exist")
+    n.set(op.results[0], View(arg, dtype, offset, sizes, strides, n.graph.where, number))
 
 
 def _buffer(n: Normaliser, offset: Expr, dtype: str) -> ArgInfo:
@@ -217,7 +222,7 @@ def _load(n: Normaliser, op: Operation) -> None:
 
 def _load_tile(n: Normaliser, tile: Tile) -> Value:
     if tile.view.local:
-        return _from_local(n, tile)
+        return _from_local(n, tile) if tile.view.owner < 0 else _from_core(n, tile)
     key = (n.graph.scope, _tile_key(tile))
     if key in n.loaded:
         return n.loaded[key]
@@ -249,6 +254,40 @@ def _from_local(n: Normaliser, tile: Tile) -> Value:
         return stored_index(source, coords)
 
     return n.graph.remap(source.value, tile.shape, imap)
+
+
+def _from_core(n: Normaliser, tile: Tile) -> Value:
+    """A load from the LX memory of a named core: what that core stored there is sent to all cores.
+
+    Points of the tile outside the view keep whatever is in the landing cell: the parts of a distributed view
+    select what they hold."""
+    source = _local_store(n, tile.view)
+    key = (n.graph.scope, (id(source), _tile_key(tile)))
+    if key in n.loaded:
+        return n.loaded[key]
+    box, start, target = [], [], []
+    order = source.tile.order
+    for k, (coord, size) in enumerate(zip(tile.coords, tile.view.sizes, strict=True)):
+        v, own = tile.vars[k], source.tile.coords[k]
+        if not isinstance(coord, Expr) or not isinstance(own, Expr):
+            raise n.error("gathers from the LX memory of another core cannot be scheduled")
+        shift, held = coord - v, own - source.tile.vars[k]
+        if not (shift.static and size.static and tile.extents[k].static and held == 0):
+            raise n.error("which part of another core's LX memory is read must be known", "use static tiles and views")
+        low, high = max(0, -shift.value), min(tile.extents[k].value, size.value - shift.value)
+        if low >= high:
+            low, high = 0, 0
+        if not ex.nonnegative(source.tile.extents[k] - (high + shift.value)):
+            raise n.error("cannot prove that this LX memory was stored before", "store the whole tile")
+        box.append(Expr(high - low))
+        start.append(Expr(low + shift.value))
+        target.append(Expr(low))
+    if tuple(tile.order) != tuple(range(len(box))) or tuple(order) != tuple(range(len(box))):
+        raise n.error("tiles in other cores' LX memory must keep the order of their dims")
+    value = n.loaded[key] = remote_read(
+        n, source.value, tile.view.owner, tuple(box), tuple(start), tuple(target), tile.shape
+    )
+    return value
 
 
 def stored_index(source: Store, coords: Sequence[Expr]) -> tuple[Expr, ...]:
@@ -284,6 +323,8 @@ def _store(n: Normaliser, op: Operation) -> None:
 def _store_tile(n: Normaliser, value: Value, tile: Tile) -> None:
     store = Store(value, tile, n.graph.where)
     if tile.view.local:
+        if tile.view.owner >= 0:
+            n.fail("LX memory of another core can only be read", hint="send the value with an exchange")
         if any(isinstance(c, Indirect) for c in tile.coords):
             n.fail("scatters to LX memory cannot be scheduled")
         n.locals[tile.view.offset, tile.view.dtype] = (store, n.graph.scope)

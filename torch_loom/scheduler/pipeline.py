@@ -3,7 +3,7 @@ program.
 
 Later passes may find that a value must lie in LX after all (``MoreRoots``); grouping then starts again
 with that value forced. LX that overflows with double buffering is retried with single buffers, outermost
-loops first.
+loops and small blocks first.
 """
 
 from __future__ import annotations
@@ -11,21 +11,22 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torch_loom.arch import Chip
 from torch_loom.ktir.program import Program
-from torch_loom.scheduler import control_ops, index_ops, linalg_ops, memory_ops, tensor_ops  # noqa: F401
+from torch_loom.scheduler import control_ops, exchange_ops, index_ops, linalg_ops, memory_ops, tensor_ops  # noqa: F401
 from torch_loom.scheduler.allocate import Allocation, OutOfLx, allocate
 from torch_loom.scheduler.assemble import assemble
 from torch_loom.scheduler.channels import Wiring, wire
 from torch_loom.scheduler.errors import ScheduleError
 from torch_loom.scheduler.grouping import Grouper, Grouping
 from torch_loom.scheduler.kernel import Kernel, Numerics, Value
+from torch_loom.scheduler.multicast import share_loads
 from torch_loom.scheduler.normalise import Normaliser
 from torch_loom.scheduler.ordering import order_transfers
 from torch_loom.scheduler.placement import Pieces
-from torch_loom.scheduler.plan import LoopPlan, Node, Plan, TransferPlan
+from torch_loom.scheduler.plan import BlockPlan, LoopPlan, Node, Plan, TransferPlan
 from torch_loom.scheduler.segments import SegmentPlanner
 from torch_loom.scheduler.sinks import MoreRoots
 from torch_loom.scheduler.tiling import Cut, apply, cuts, leaf_scopes, overlapping
@@ -41,7 +42,8 @@ class Options:
     ``buffers``: copies of a block that two units share inside a loop. ``fuse``: several operations per segment.
     ``overlap``: bodies that run once are cut so that transfers and compute overlap. ``corelets``: used per core
     (None: all). ``ieee``: 16-bit floats keep their IEEE format (None: as TORCH_LOOM_NUMERICS says). ``check``:
-    prove the static rules of every program before it is handed out. ``bounds``: upper bounds of size arguments
+    prove the static rules of every program before it is handed out. ``multicast``: cores that load the same bytes
+    fetch them once. ``bounds``: upper bounds of size arguments
     that the text leaves open."""
 
     buffers: int = 2
@@ -50,6 +52,7 @@ class Options:
     corelets: int | None = None
     ieee: bool | None = None
     check: bool = True
+    multicast: bool = True
     bounds: dict[str, int] = field(default_factory=dict)
 
     def numerics(self) -> Numerics:
@@ -80,6 +83,7 @@ PASSES = (
     "assemble",
     "wire",
     "allocate",
+    "share",
     "schedule-ir",
     "dataflow-ir",
     "check",
@@ -141,6 +145,10 @@ def _plan(kernel: Kernel, corelets: int, chip: Chip, options: Options, trace: Tr
     body = assemble(kernel, grouping, pieces)
     trace.step("assemble", start, body)
     wiring, memory = _memory(body, pieces, chip, options, trace)
+    if options.multicast:
+        start = time.perf_counter()
+        body = share_loads(body, kernel.cores)
+        trace.step("share", start, body)
     return Plan(
         kernel.name,
         kernel.cores,
@@ -193,8 +201,30 @@ def _memory(
             doubled = [b for b in wiring.blocks.values() if b.phases > 1]
             if not doubled:
                 raise
-            depth = {c.blocks[0]: c.depth for c in wiring.channels}
-            single.add(min(doubled, key=lambda b: (depth.get(b.name, 0), -b.bytes)).name)
+            depth = {c.blocks[0]: c.depth for c in wiring.channels if c.blocks}
+            outermost = min(depth.get(b.name, 0) for b in doubled)
+            layer = [b for b in doubled if depth.get(b.name, 0) == outermost]
+            single |= _single(body, wiring.blocks, layer, chip.lx_bytes)
+
+
+def _single(body: tuple[Node, ...], blocks: dict[str, BlockPlan], layer: list[BlockPlan], capacity: int) -> set[str]:
+    """Which blocks of a layer get a single copy: all if even that is too much, else as few bytes as possible,
+    small blocks before large ones, whose transfers take longer."""
+    chosen = {b.name for b in layer}
+    if not _fits(body, blocks, chosen, capacity):
+        return chosen
+    for b in sorted(layer, key=lambda b: (-b.bytes, b.name)):
+        if len(chosen) > 1 and _fits(body, blocks, chosen - {b.name}, capacity):
+            chosen.remove(b.name)
+    return chosen
+
+
+def _fits(body: tuple[Node, ...], blocks: dict[str, BlockPlan], single: set[str], capacity: int) -> bool:
+    try:
+        allocate(body, {n: replace(b, phases=1) if n in single else b for n, b in blocks.items()}, capacity)
+    except OutOfLx:
+        return False
+    return True
 
 
 def _accesses(body: tuple[Node, ...]) -> dict[int, Access]:

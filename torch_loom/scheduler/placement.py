@@ -16,7 +16,7 @@ from torch_loom.scheduler.expr import ZERO, Expr
 from torch_loom.scheduler.footprint import Clip, names_of
 from torch_loom.scheduler.grouping import Group, Grouping
 from torch_loom.scheduler.inverse import invert, strip
-from torch_loom.scheduler.kernel import Assign, Indirect, Kernel, Kind, Numerics, Store, Tile, Value
+from torch_loom.scheduler.kernel import Assign, Indirect, Kernel, Kind, Numerics, Ring, Store, Tile, Value
 from torch_loom.scheduler.layouts import STICK, Layout, layout, permutations_first
 from torch_loom.scheduler.memory_ops import stored_index
 from torch_loom.scheduler.plan import (
@@ -24,6 +24,8 @@ from torch_loom.scheduler.plan import (
     GatherPlan,
     LanePlan,
     Ref,
+    RingDimPlan,
+    RingPlan,
     SegmentPlan,
     TransferPlan,
 )
@@ -66,6 +68,7 @@ class Pieces:
     loads: dict[int, list[TransferPlan]] = field(default_factory=dict)  # by id of the statement; indices first
     stores: dict[int, list[TransferPlan]] = field(default_factory=dict)
     segments: dict[tuple[int, int], list[SegmentPlan]] = field(default_factory=dict)
+    rings: dict[int, list[RingPlan]] = field(default_factory=dict)  # by id of the statement
 
 
 class Placer:
@@ -161,30 +164,62 @@ class Placer:
 
     def _place_cells(self) -> None:
         """One block per cell; every read of the cell and every assignment uses it."""
-        for v in self.grouping.cells:
+        roles = {r.source.cell: "send" for r in self.grouping.rings}
+        roles |= {r.target.cell: "land" for r in self.grouping.rings}
+        for v in (*(r.source for r in self.grouping.rings), *self.grouping.cells):
             name = f"cell{v.cell}"
-            made = self._temporary(name, v, v.dtype, "cell", False)
+            made = self._temporary(name, v, v.dtype, "cell", False, roles.get(v.cell, "temp"))
             self.fetched[v] = made
             self.places.setdefault(v, made)
             self.cells[v.cell] = made
+        for ring in self.grouping.rings:
+            self.pieces.rings[id(ring)] = self._messages(ring)
         for group in self.grouping.groups:
             for sink in group.sinks:
                 if isinstance(sink.target, Assign):
                     self._place_assign(sink, sink.target)
+
+    def _messages(self, ring: Ring) -> list[RingPlan]:
+        source, target = self.cells[ring.source.cell], self.cells[ring.target.cell]
+        lead = len(target.vars) - len(ring.box)
+        elem = source.elem.bytes
+
+        def pitch(place: Placement, dim: int) -> Expr:
+            at = [ex.ZERO] * len(place.vars)
+            base = place.at(tuple(at))
+            at[dim] = ex.ONE
+            return (place.at(tuple(at)) - base) * elem
+
+        dims = tuple(
+            RingDimPlan(e, pitch(source, k), pitch(target, k + lead)) for k, e in enumerate(ring.box) if e != 1
+        )
+        return [
+            RingPlan(
+                self._fresh(),
+                hop.core,
+                Ref(source.block, source.at(hop.source) * elem),
+                Ref(target.block, target.at(hop.target) * elem),
+                dims,
+                elem,
+                ring.senders,
+                ring.where,
+            )
+            for hop in ring.hops
+        ]
 
     def _place_assign(self, sink: Sink, target: Assign) -> None:
         cell = self.cells[target.cell.id]
         at = tuple(v + o for v, o in zip(sink.source.vars, target.offset, strict=True))
         self.outs[sink] = Placement(cell.block, cell.elem, sink.source.vars, cell.at(at))
 
-    def _temporary(self, name: str, v: Value, dtype: str, note: str, dense: bool) -> Placement:
+    def _temporary(self, name: str, v: Value, dtype: str, note: str, dense: bool, role: str = "temp") -> Placement:
         """A block of the compute group that holds a value."""
         elem = self.numerics.elem(dtype)
         pitches, size = self._pitches(v, STICK // elem.bytes, dense)
         place = ZERO
         for var, pitch in zip(v.vars, pitches, strict=True):
             place = place + var * pitch
-        self.pieces.blocks[name] = BlockPlan(name, _sticks(size * elem.bytes), "temp", note=note)
+        self.pieces.blocks[name] = BlockPlan(name, _sticks(size * elem.bytes), role, note=note)
         return Placement(name, elem, v.vars, place)
 
     def _pitches(self, v: Value, lanes: int, dense: bool) -> tuple[list[Expr], int]:

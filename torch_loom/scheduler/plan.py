@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from torch_loom.scheduler.expr import ZERO, Expr
+from torch_loom.scheduler.expr import ONE, ZERO, Expr
 from torch_loom.scheduler.kernel import ArgInfo, Tile
 from torch_loom.spyrecode.model import Access, Elem, Reduce, Unit, VecOp
 
@@ -85,7 +85,33 @@ class TransferPlan:
     byte_hi: Expr | None = None
     lanes: LanePlan | None = None
     where: str = ""
+    group: Expr = ZERO  # loads: the cores of one group
+    sharers: Expr = ONE  # and their number, which fetch the same bytes
     tile: Tile | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True)
+class RingDimPlan:
+    """One loop of a copy between cores; strides in bytes."""
+
+    extent: Expr
+    source_stride: Expr
+    target_stride: Expr
+
+
+@dataclass(frozen=True)
+class RingPlan:
+    """LX -> LX of core ``core`` (negative: nobody), by MNISU (``model.RingCopy`` and its credits)."""
+
+    id: int
+    core: Expr
+    source: Ref
+    target: Ref
+    dims: tuple[RingDimPlan, ...]
+    leaf: int
+    senders: tuple[Expr, ...]  # from whom this core receives into the target block
+    where: str = ""
+    unit: Unit = Unit.MNISU
 
 
 @dataclass(frozen=True)
@@ -152,7 +178,7 @@ class LoopPlan:
     body: tuple[Node, ...]
 
 
-Node = LoopPlan | TransferPlan | SegmentPlan
+Node = LoopPlan | TransferPlan | SegmentPlan | RingPlan
 
 
 @dataclass(frozen=True)
@@ -167,15 +193,18 @@ class ChannelPlan:
     scope: int
     depth: int  # enclosing loops
     why_single: str = ""
+    ring: bool = False  # between cores
 
 
 @dataclass(frozen=True)
 class Sync:
-    """Acquire or release of a channel side, before or after a node of one unit's stream."""
+    """Acquire or release of a channel side, before or after a node of one unit's stream. On a ring channel once
+    for each core of ``cores``."""
 
     channel: str
     side: str  # "empty" or "full"
     acquire: bool
+    cores: tuple[Expr, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -201,7 +230,7 @@ def node_id(node: Node) -> int:
 
 def units_of(node: Node) -> frozenset[Unit]:
     """Units that have work in a node."""
-    if isinstance(node, TransferPlan):
+    if isinstance(node, TransferPlan | RingPlan):
         return frozenset((node.unit,))
     if isinstance(node, SegmentPlan):
         return frozenset((Unit.L1LU, Unit.PT, Unit.SFU, Unit.L1SU))

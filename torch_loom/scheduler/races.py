@@ -2,11 +2,13 @@
 
 Every unit of a core carries a vector clock. A release hands the unit's clock to the credit it gives, an
 acquire joins the clock of the credit it takes, and the compute group joins its clocks at every segment.
+Credits between cores carry clocks like local ones.
 LX is watched in granules of 64 bytes: last writer, readers since. An access that does not come after the
 last write (or a write that does not come after all reads) in this order is a race, even if this run
 happened to do it in a harmless order. DDR is watched per byte across cores, which nothing orders: a byte
 written by one core and touched by another is a race. LX bytes that are read before anything wrote them
-are reported as well.
+are reported as well, except where other cores' messages land: cores outside an exchange may read there what
+nobody uses.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ Where = NDArray[np.int64]
 class Race:
     """Two accesses that nothing orders (or an access to what was never written)."""
 
-    kind: str  # "lx", "ddr" or "uninitialised"
+    kind: str  # "lx", "ddr", "uninitialised" or "shared"
     core: int
     message: str
 
@@ -50,9 +52,14 @@ class CoreRaces:
         self.writers: dict[int, tuple[str, int, str]] = {}
         self.readers: dict[int, dict[str, tuple[int, str]]] = {}
         self.written = np.zeros(lx_bytes, dtype=bool)
+        self.ring: dict[tuple[str, str, int], Clock] = {}
+
+    def landing(self, start: int, size: int) -> None:
+        """A block that other cores fill."""
+        self.written[start : start + size] = True
 
     def _unit(self, unit: str) -> str:
-        return "group" if unit in _GROUP else unit
+        return f"{self.core} {'group' if unit in _GROUP else unit}"
 
     def _clock(self, unit: str) -> Clock:
         return self.clocks.setdefault(unit, {unit: 1})
@@ -70,12 +77,26 @@ class CoreRaces:
         self.credits[channel, side].append(dict(clock))
         clock[unit] += 1
 
-    def access(self, unit: str, where: Where, size: int, write: bool, what: str) -> None:
-        """A unit touches ``size`` bytes at each LX address of ``where``."""
-        if not where.size:
-            return
+    def ring_acquire(self, unit: str, key: tuple[str, str, int]) -> None:
+        """Join what a credit of another core carries."""
+        clock = self._clock(self._unit(unit))
+        for u, t in self.ring.pop(key, {}).items():
+            clock[u] = max(clock.get(u, 0), t)
+
+    def ring_release(self, unit: str, other: CoreRaces, key: tuple[str, str, int]) -> None:
+        """Give the unit's clock to another core."""
         unit = self._unit(unit)
         clock = self._clock(unit)
+        other.ring[key] = dict(clock)
+        clock[unit] += 1
+
+    def access(self, unit: str, where: Where, size: int, write: bool, what: str, by: CoreRaces | None = None) -> None:
+        """A unit (of core ``by`` if given) touches ``size`` bytes at each LX address of ``where``."""
+        if not where.size:
+            return
+        actor = by or self
+        unit = actor._unit(unit)
+        clock = actor._clock(unit)
         flat = where.ravel()
         self._initialised(flat, size, write, what)
         touched = np.union1d(flat // GRANULE, (flat + size - 1) // GRANULE)
@@ -115,6 +136,7 @@ class Races:
         self.found: list[Race] = []
         self._writer = np.full(ddr_bytes, -1, dtype=np.int32)
         self._reader = np.full(ddr_bytes, -1, dtype=np.int32)  # -2: several cores
+        self._shared: dict[tuple[int, int], tuple[int, str, dict[int, list[int]]]] = {}
 
     def core(self, number: int, lx_bytes: int, channels: dict[str, int]) -> CoreRaces:
         """State of one core."""
@@ -124,6 +146,23 @@ class Races:
         """Keep a race, up to a limit."""
         if len(self.found) < _MAX_REPORTS and race not in self.found:
             self.found.append(race)
+
+    def share(self, core: int, load: int, group: int, sharers: int, bytes_: Where, what: str) -> None:
+        """A core executes a load that it says it shares."""
+        _, _, fetched = self._shared.setdefault((load, group), (sharers, what, {}))
+        fetched.setdefault(core, []).append(hash(bytes_.tobytes()))
+
+    def finish(self) -> None:
+        """At the end of a run: the cores of a group have fetched the same bytes equally often."""
+        for (_, group), (sharers, what, fetched) in self._shared.items():
+            if len(fetched) != sharers:
+                message = f"{what}: {len(fetched)} cores load as group {group}, which has {sharers}"
+                self.report(Race("shared", min(fetched), message))
+            first = min(fetched)
+            for core, fetches in fetched.items():
+                if fetches != fetched[first]:
+                    message = f"{what} shares other bytes than core {first} of group {group}"
+                    self.report(Race("shared", core, message))
 
     def ddr(self, core: int, bytes_: Where, write: bool, what: str) -> None:
         """A core touches DDR bytes."""

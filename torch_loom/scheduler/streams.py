@@ -24,6 +24,7 @@ class ChannelInfo:
     consumer: str
     phases: int
     blocks: tuple[str, ...]
+    ring: bool = False
 
     def end(self, unit: str) -> str | None:
         """The end through which a unit works; units of the compute group act for each other."""
@@ -79,6 +80,8 @@ class Streams:
         if op.kind.data == "channel":
             blocks = tuple(str(f[3]).split())
             self.channels[label] = ChannelInfo(label, str(f[0]), str(f[1]), int(f[2]), blocks)
+        elif op.kind.data == "ring":
+            self.channels[label] = ChannelInfo(label, str(f[0]), str(f[1]), 1, tuple(str(f[2]).split()), True)
         elif op.kind.data == "block":
             self.blocks[label] = BlockInfo(label, int(f[0]), int(f[1]), int(f[2]))
         elif op.kind.data == "arg":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import prod
 
 import numpy as np
 from xdsl.dialects.builtin import DYNAMIC_INDEX, ArrayAttr, IntegerAttr, TensorType
@@ -21,7 +20,8 @@ from torch_loom.dialects.ktdp import (
 from torch_loom.dialects.upstream_affine import AffineOp
 from torch_loom.dialects.upstream_linalg import GenericOp, ReduceOp
 from torch_loom.ktir.checks.context import Context, Finding, error, note, partitions, warning
-from torch_loom.ktir.checks.ranges import Range, Ranges, expr_range
+from torch_loom.ktir.checks.ranges import Range, Ranges, expr_range, tile_ids
+from torch_loom.ktir.reference.machine import plan_block
 from torch_loom.ktir.reference.ops_linalg import fold_of
 
 #: A larger grid is a mistake; no chip or simulation comes near it.
@@ -164,13 +164,11 @@ def liveness(context: Context) -> Iterator[Finding]:
 
     def walk(block: Block, outer: dict[SSAValue, int]) -> None:
         nonlocal worst
-        from torch_loom.ktir.reference.machine import _plan
-
         live = dict(outer)
         for argument in block.args:
             if isinstance(argument.type, TensorType):
                 live[argument] = size_of(argument)
-        for step in _plan(block):
+        for step in plan_block(block):
             if step.op.name.startswith(("scf.", "ktdp.inter_tile")):
                 for name in step.dying:
                     live.pop(name, None)
@@ -271,7 +269,7 @@ def _footprints(context: Context, kind: type[Operation]) -> dict[Operation, tupl
         except (UnboundedSet, ValueError):
             continue
         if ranges is None:
-            ranges = [context.ranges_of(ids) for ids in _ids(context.grid)]
+            ranges = [context.ranges_of(ids) for ids in tile_ids(context.grid)]
         boxes = []
         for known in ranges:
             numbers = [known[v].exact for v in tile.subscripts]
@@ -308,17 +306,6 @@ class _Root:
 
     def same(self, other: _Root) -> bool:
         return self.key is other.key and self.layout == other.layout
-
-
-def _ids(grid: tuple[int, ...]) -> list[tuple[int, ...]]:
-    found = []
-    for number in range(prod(grid)):
-        rest, ids = number, []
-        for extent in grid:
-            ids.append(rest % extent)
-            rest //= extent
-        found.append(tuple(ids))
-    return found
 
 
 RULES = (grids, accumulators, liveness, unordered)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import prod
 
 from xdsl.dialects.builtin import IndexType, IntegerAttr, IntegerType
 from xdsl.dialects.func import FuncOp
@@ -243,3 +244,15 @@ def expr_range(expr: AffineExpr, dims: list[Range]) -> Range:
         return _ceildiv(a, b)
     k = b.exact
     return _rem(a, b) if a.lower is not None and a.lower >= 0 else Range(0, None if k is None else k - 1)
+
+
+def tile_ids(grid: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """Coordinates of every compute tile in order of its number, x fastest."""
+    found = []
+    for number in range(prod(grid)):
+        rest, ids = number, []
+        for extent in grid:
+            ids.append(rest % extent)
+            rest //= extent
+        found.append(tuple(ids))
+    return found

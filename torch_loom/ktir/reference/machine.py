@@ -155,7 +155,7 @@ class Machine:
         """The steps of a block."""
         found = self.plans.get(block)
         if found is None:
-            found = self.plans[block] = _plan(block)
+            found = self.plans[block] = plan_block(block)
         return found
 
     def run(self, function: FuncOp, arguments: Values) -> None:
@@ -199,7 +199,7 @@ class Machine:
                 raise error
 
 
-def _plan(block: Block) -> list[Step]:
+def plan_block(block: Block) -> list[Step]:
     """Resolve handlers and find where tensor values die (nested uses count at the op of this block)."""
     last_use: dict[SSAValue, Operation] = {}
     roots: dict[SSAValue, SSAValue] = {}
