@@ -208,3 +208,50 @@ def test_reductions_too_long_for_one_tile(dim):
 def test_matmul_with_a_k_too_long_for_one_tile():
     check(lambda a, b: a @ b, half(40, 20001, scale=0.1), half(20001, 70, scale=0.1), absolute=1e-3)
     check(lambda a, w: F.gelu(F.linear(a, w)), half(70, 9000, scale=0.1), half(33, 9000, scale=0.1), absolute=1e-3)
+
+
+def rotate_half(x):
+    return torch.cat((-x[..., x.shape[-1] // 2 :], x[..., : x.shape[-1] // 2]), -1)
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 64), (2, 8, 32), (2, 2, 8, 64), (3, 65)])
+def test_parts_written_side_by_side(shape):
+    a, b = half(*shape), half(*shape, seed=1)
+    check(lambda a, b: torch.cat([a, b], -1), a, b)
+    check(lambda a, b: torch.stack([a, b], -1), a, b)
+    check(lambda a, b: torch.cat([a, b], 0), a, b)
+    check(lambda a: F.pad(a, (1, 0)), a)
+    if shape[-1] % 2 == 0:
+        check(rotate_half, a)
+
+
+def test_causal_attention_and_rows_without_keys():
+    q = half(2, 4, 33, 32)
+    check(lambda q: F.scaled_dot_product_attention(q, q, q, is_causal=True), q, roundings=4, absolute=4e-3)
+    mask = torch.ones(2, 1, 33, 33, dtype=torch.bool)
+    mask[1, :, 5] = False
+    out = check(lambda q, m: F.scaled_dot_product_attention(q, q, q, attn_mask=m), q, mask, roundings=4, absolute=4e-3)
+    assert (out[1, :, 5] == 0).all()
+
+
+def test_integer_arguments_may_change():
+    torch._dynamo.reset()
+    fn = torch.compile(lambda x, k: x * k + k)
+    x = torch.arange(70.0)
+    for k in (3, 4, 5, 2):
+        assert torch.equal(fn(x.to("spyre"), k).cpu(), x * k + k)
+
+
+def test_infinities_read_back_as_infinities():
+    x = torch.tensor([1.0, -1.0, 0.0, 2.0]).half()
+    out = torch.compile(lambda x: x / 0, dynamic=False)(x.to("spyre")).cpu()
+    assert torch.equal(
+        out.nan_to_num(7.0), torch.tensor([torch.inf, -torch.inf, 7.0, torch.inf]).half().nan_to_num(7.0)
+    )
+    assert torch.compile(lambda x: x.log(), dynamic=False)(x.abs().to("spyre")).cpu()[2] == -torch.inf
+    assert torch.compile(lambda x: (x / 0).isinf(), dynamic=False)(x.to("spyre")).cpu().tolist() == [
+        True,
+        True,
+        False,
+        True,
+    ]

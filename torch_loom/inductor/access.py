@@ -163,13 +163,12 @@ def resolve(
     index: sympy.Expr,
     dims: list[Dim],
     indirect: set[sympy.Symbol],
-    guarded: bool = False,
     limits: dict[sympy.Symbol, tuple[int | None, int | None]] | None = None,
 ) -> Access:
     """Split a host-linear index into coordinates. Raises Unsupported when it is irregular.
 
-    A ``guarded`` access may leave its row: a mask discards what it reads there. ``limits`` say where the
-    mask can be on; the constant of the index is split so that coordinates are in range there."""
+    ``limits`` belong to an access under a mask: the loops they name may leave the row, where the mask is off; the
+    constant of the index is split so that coordinates are in range where it can be on."""
     index = sympy.expand(index)
     gathered: dict[HostDim, list[sympy.Symbol]] = {}
     for symbol in sorted(indirect & index.free_symbols, key=str):
@@ -193,13 +192,13 @@ def resolve(
             local = exact_div(c, h.host_stride)
             if local is not None and hint(h.host_stride) <= hint(c):
                 reach = hint(local) * (hint(d.extent) - 1)
-                if reach >= hint(h.extent) and not guarded:
+                if reach >= hint(h.extent) and d.symbol not in (limits or {}):
                     raise Unsupported(f"access of {buffer.name}: loop {d.extent} x {c} crosses a row of the buffer")
                 terms[h].append((d, local))
                 break
         else:
             raise Unsupported(f"access of {buffer.name}: stride {c} of index {index} follows no dim of the buffer")
-    offsets = _inside(buffer, terms, constant, limits or {}) if guarded else None
+    offsets = _inside(buffer, terms, constant, limits) if limits is not None else None
     if offsets is None:
         offsets = _greedy(buffer, constant)
     return Access(

@@ -131,9 +131,13 @@ def graph_input(name: str) -> bool:
 
 
 def real_name(name: str) -> str:
-    """The buffer that a name stands for: an operation that mutates an input writes to the input."""
+    """The buffer that holds the memory of a name: an operation that mutates an input writes to the input, and a
+    part of a concatenation writes into the whole (its index counts from there)."""
     scheduler = V.graph.scheduler
-    return scheduler.mutation_real_name.get(name, name) if scheduler is not None else name
+    name = scheduler.mutation_real_name.get(name, name) if scheduler is not None else name
+    buffer = V.graph.try_get_buffer(name)
+    layout = getattr(buffer, "layout", None)
+    return real_name(layout.view.get_name()) if isinstance(layout, ir.NonOwningLayout) else name
 
 
 def buffer_of(name: str) -> tuple[list[sympy.Expr], list[sympy.Expr], torch.dtype]:

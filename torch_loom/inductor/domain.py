@@ -9,7 +9,7 @@ boundaries form one chain of divisors.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -173,18 +173,19 @@ def view_boundaries(expr: sympy.Expr, dims: Sequence[Dim]) -> list[sympy.Expr]:
 
 def refine(
     bounds: Boundaries,
-    indices: Callable[[Sequence[Dim]], Sequence[tuple[sympy.Expr, Sequence[sympy.Expr]]]],
+    indices: Callable[[Sequence[Dim]], Sequence[tuple[sympy.Expr, Sequence[sympy.Expr], Collection[sympy.Symbol]]]],
 ) -> list[Dim]:
-    """Refine until the indices (with the host strides at which their buffers cut) are affine and cross
-    no cut. Cuts that have no common refinement are left: such an access is irregular."""
+    """Refine until the indices are affine and cross no cut. An index comes with the host strides at which its
+    buffer cuts and the symbols that a mask keeps inside. Cuts that have no common refinement are left: such an
+    access is irregular."""
     for _ in range(16):
         dims = bounds.dims()
         changed = False
-        for expr, cuts in indices(dims):
+        for expr, cuts, masked in indices(dims):
             wanted = view_boundaries(expr, dims)
             parts = linear(expr, dims)
             for d, c in (parts[0] if parts else {}).items():
-                if hint(c) <= 0:
+                if hint(c) <= 0 or d.symbol in masked:
                     continue
                 for cut in cuts:
                     local = exact_div(cut, c)

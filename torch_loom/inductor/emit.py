@@ -25,7 +25,7 @@ from .plan import KernelPlan, bound_of, in_reduction
 from .pointwise import elementwise
 from .record import node_variables, simplified
 from .tiles import GatherIndex, Tiles
-from .values import Algebra, Number, Operand, Value, register_kind
+from .values import DF16_MAX, Algebra, Number, Operand, Value, register_kind
 
 NEUTRAL: dict[str, dict[str, float | int]] = {
     "sum": {"f32": 0.0, "i32": 0},
@@ -77,8 +77,8 @@ class Emitter(DefaultHandler):
 
     def _access(self, name: str, index: sympy.Expr) -> Access:
         index, name = simplified(index, self.plan.dims), real_name(name)
-        limits = self.guards.get((name, index)) if self.masks else None
-        return resolve(geometry(name), index, self.plan.dims, set(self.gathered), self.masks > 0, limits)
+        limits = self.guards.get((name, index), {}) if self.masks else None
+        return resolve(geometry(name), index, self.plan.dims, set(self.gathered), limits)
 
     def load(self, name: str, index: sympy.Expr) -> Operand:
         if name in self.stored:
@@ -114,6 +114,9 @@ class Emitter(DefaultHandler):
         if value.kind == "i1":
             return self.b.op("arith.uitofp", value.tensor, result=element)
         if value.kind == "f32" and element != "f32":
+            if self.algebra.infinite:  # the format has no infinity: the largest finite value stands for it
+                for name, end in (("arith.maximumf", -DF16_MAX), ("arith.minimumf", DF16_MAX)):
+                    value = self.algebra.apply(name, [value, Number(end, "f32")])
             return self.b.op("arith.truncf", value.tensor, result=element)
         if value.kind == "i32" and element != "i32":
             return self.b.op("arith.trunci", value.tensor, result=element)
@@ -443,7 +446,7 @@ def _bound(plan: KernelPlan, symbol: sympy.Symbol) -> int | None:
 def size_symbols(plan: KernelPlan, arguments: Sequence[str]) -> list[sympy.Symbol]:
     """Size symbols that the kernel needs, in a fixed order."""
     own = {d.symbol for d in plan.dims}
-    found: set[sympy.Symbol] = set()
+    found: set[sympy.Symbol] = {s for s in plan.record.values if s not in own}
     for d in plan.dims:
         found |= sympy.sympify(d.extent).free_symbols
     for t in plan.record.touches:

@@ -26,6 +26,8 @@ from .compat import (
 
 aten = torch.ops.aten
 DEVICE = "spyre"
+# A score below the smallest half is a mask: -inf, or what a stored -inf becomes on the device.
+NOTHING = -65504.0
 
 
 @torch.library.custom_op("spyre::matmul", mutates_args=())
@@ -85,11 +87,14 @@ def _emitter(graph: torch.fx.Graph, origin: torch.fx.Node) -> Emit:
     """A function that adds a call with its fake value; calls inherit the origin's provenance."""
     inherited = ("stack_trace", "nn_module_stack", "source_fn_stack", "from_node")
     kept = {k: origin.meta[k] for k in inherited if k in origin.meta}
+    value = origin.meta["val"]
+    mode = (value[0] if isinstance(value, (tuple, list)) else value).fake_mode
 
     def emit(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
         node = graph.call_function(target, args, kwargs or {})
         values, keywords = torch.fx.node.map_arg((args, kwargs or {}), lambda n: n.meta["val"])
-        node.meta.update(kept, val=target(*values, **keywords), original_aten=origin.target)
+        with mode:  # factories must make fake tensors too
+            node.meta.update(kept, val=target(*values, **keywords), original_aten=origin.target)
         return node
 
     return emit
@@ -169,6 +174,9 @@ def _attention(emit: Emit, node: torch.fx.Node) -> Any:
     shifted = emit(aten.exp.default, (emit(aten.sub.Tensor, (scores, highest)),))
     total = emit(aten.sum.dim_IntList, (shifted, [-1], True))
     weights = emit(aten.div.Tensor, (shifted, total))
+    if bias is not None or arguments.get("is_causal"):  # a row without any key has no weights
+        empty = emit(aten.lt.Scalar, (highest, NOTHING))
+        weights = emit(aten.where.ScalarSelf, (empty, 0.0, weights))
     out = emit(torch.ops.spyre.matmul.default, (weights, v))
     for user in list(node.users):
         if _item_of(user) == 0:

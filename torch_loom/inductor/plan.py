@@ -104,7 +104,8 @@ def flatten(node: BaseSchedulerNode) -> list[SchedulerNode]:
 
 def access_of(touch: Touch, dims: list[Dim]) -> Access:
     """The device access of a recorded touch."""
-    return resolve(geometry(touch.name), touch.index, dims, touch.indirect, touch.guarded, touch.limits)
+    limits = touch.limits if touch.guarded else None
+    return resolve(geometry(touch.name), touch.index, dims, touch.indirect, limits)
 
 
 def make_plan(nodes: list[SchedulerNode], cores: int, removed: set[str]) -> KernelPlan:
@@ -115,9 +116,9 @@ def make_plan(nodes: list[SchedulerNode], cores: int, removed: set[str]) -> Kern
     except Misaligned as e:
         raise Unsupported(f"fusion of {[n.get_name() for n in nodes]}: sizes do not divide ({e})") from e
 
-    def indices(dims: Sequence[Dim]) -> list[tuple[sympy.Expr, list[sympy.Expr]]]:
+    def indices(dims: Sequence[Dim]) -> list[tuple[sympy.Expr, list[sympy.Expr], set[sympy.Symbol]]]:
         found = record(nodes, numel, rnumel, dims, removed)
-        return [(t.index, [] if t.guarded else geometry(t.name).cuts) for t in found.touches]
+        return [(t.index, geometry(t.name).cuts, set(t.limits)) for t in found.touches]
 
     dims = refine(bounds, indices)
     seen = record(nodes, numel, rnumel, dims, removed)

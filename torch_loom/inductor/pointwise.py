@@ -178,9 +178,14 @@ BUILT: dict[str, Callable[..., Operand]] = {
 }  # fmt: skip
 
 
+# Operations whose value at zero is an infinity that programs rely on.
+INFINITE = {"log", "log2", "log10", "log1p", "reciprocal", "rsqrt"}
+
+
 def elementwise(a: Algebra, name: str, operands: list[Operand]) -> Operand | None:
     """Apply the named operation; None when there is no such row."""
     name = ALIASES.get(name, name)
+    a.infinite |= name in INFINITE
     if name in BUILT:
         return BUILT[name](a, *operands)
     if name in FLOAT:

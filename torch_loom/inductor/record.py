@@ -78,6 +78,7 @@ class Record:
     touches: list[Touch] = field(default_factory=list)
     scalars: list[str] = field(default_factory=list)
     reductions: list[tuple[str, torch.dtype, frozenset[sympy.Symbol]]] = field(default_factory=list)
+    values: set[sympy.Symbol] = field(default_factory=set)  # symbols of indices used as numbers
     contraction: tuple[frozenset[sympy.Symbol], frozenset[sympy.Symbol]] | None = None
     operations: int = 0
 
@@ -129,6 +130,7 @@ class _Recorder(DefaultHandler):
     def index_expr(self, expr: sympy.Expr, dtype: Any) -> Shadow:
         expr = sympy.sympify(expr)
         gathered, symbols = self._index(expr)
+        self.record.values |= symbols
         return Shadow(symbols, None if gathered else expr)
 
     def constant(self, value: Any, dtype: Any) -> Shadow:

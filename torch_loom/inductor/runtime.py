@@ -104,7 +104,8 @@ def _prepare(name: str, text: str) -> KernelRecord:
         name = f"{name}_{key[:6]}"
     path = cache_dir() / key
     started = time.perf_counter()
-    if (path / "spyreCodeDir" / "spyrecode.json").exists():
+    parts = ("spyreCodeDir/spyrecode.json", "debug/schedule.mlir", "debug/dataflow.mlir")
+    if all((path / part).is_file() for part in parts):
         _tell("cached", name)
         compiled = False
     else:

@@ -16,8 +16,8 @@ from ..ktir.builder import KernelBuilder, Tensor
 from .domain import Dim
 from .errors import Unsupported
 
-# -inf and NaN share one code on the device (hardware page, 6.1). Masks written as -inf become the largest
-# finite df16 instead, which every softmax and maximum treats the same way.
+# Overflow and NaN share one code on the device (hardware page, 6.1). Where a kernel makes infinities on purpose, a
+# store writes the largest finite df16 for them, which reads back as infinity in a half.
 DF16_MAX = 8573157376.0
 
 
@@ -60,6 +60,7 @@ class Algebra:
         self.b = builder
         self.order = {d: i for i, d in enumerate(dims)}
         self.shape_of = shape_of
+        self.infinite = False  # does the kernel make infinities on purpose?
 
     # -- shapes ----
 
@@ -141,7 +142,6 @@ class Algebra:
         kind = register_kind(dtype)
         if kind == "f32":
             value = float(value)
-            if math.isinf(value) and dtype in (torch.float16, torch.bfloat16):
-                value = math.copysign(DF16_MAX, value)
+            self.infinite |= math.isinf(value)
             return Number(value, kind)
         return Number(bool(value) if kind == "i1" else int(value), kind)
