@@ -34,15 +34,15 @@ def main() -> int:
     from ktir_kernels import KERNELS
 
     from torch_loom.ktir import load
-    from torch_loom.ktir.engines import ENGINES
+    from torch_loom.ktir.engines import engine_names
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--engine", default="reference")
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--only", default="")
     options = parser.parse_args()
-    if options.engine not in ENGINES:
-        print(f"no engine '{options.engine}'; there are {', '.join(ENGINES)}", file=sys.stderr)
+    if options.engine not in engine_names():
+        print(f"no engine '{options.engine}'; there are {', '.join(engine_names())}", file=sys.stderr)
         return 2
     print(f"{'kernel':22}{'lines':>6}{'load ms':>9}{'check ms':>9}{'run s':>9}{'target s':>9}{'max error':>11}")
     for name, make in KERNELS.items():

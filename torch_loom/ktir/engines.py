@@ -47,6 +47,11 @@ def register(name: str, engine: Engine) -> None:
     ENGINES[name] = engine
 
 
+def engine_names() -> list[str]:
+    """Every engine that can be asked for."""
+    return sorted({*ENGINES, *PROVIDERS})
+
+
 def recorded_unit(program: Program) -> str:
     """The address unit that the module says its text uses, elements by default."""
     found = program.module.attributes.get(UNIT_ATTRIBUTE)
@@ -66,7 +71,7 @@ def run(
     if engine not in ENGINES and engine in PROVIDERS:
         importlib.import_module(PROVIDERS[engine])
     if engine not in ENGINES:
-        raise ValueError(f"no engine '{engine}'; there are {', '.join(sorted({*ENGINES, *PROVIDERS}))}")
+        raise ValueError(f"no engine '{engine}'; there are {', '.join(engine_names())}")
     unit = address_unit or recorded_unit(program)
     if unit not in UNITS:
         raise ValueError(f"address_unit is one of {', '.join(UNITS)}, got '{unit}'")

@@ -157,7 +157,7 @@ class Image:
         """Run on a fresh machine of the program's profile."""
         _chip = native_chip()
         profile = self.program.profile
-        machine = _chip.Machine(profile.cores, profile.lx_bytes, 1, len(self.ddr))
+        machine = _chip.Machine(profile.cores, profile.lx_bytes, 0, len(self.ddr), blas=True)
         machine.ddr[:] = self.ddr
         args = [self.places.get(a.name, self.numbers.get(a.name)) for a in self.program.args]
         machine.run(_chip.decode(binary), args)
