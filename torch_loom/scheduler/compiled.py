@@ -185,6 +185,8 @@ _CODED = (Elem.DF16, Elem.BF16)
 
 
 def _stored(values: Array, elem: Elem) -> Array:
+    if elem is Elem.F16 and values.dtype == np.float16:
+        return values
     if elem in _CODED or elem is Elem.F16:
         return to_storage(values.astype(np.float32), elem.name)
     return values.astype(STORAGE[elem.name])
