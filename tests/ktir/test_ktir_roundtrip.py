@@ -81,6 +81,13 @@ HUGE_DIVISOR = """func.func @f(%p: index) {
     memory_space = #ktdp.memory_space<global>} : memref<4xf16>
   return
 }"""
+INITIAL_FROM_INSIDE = """func.func @f(%n: index, %s: f32) {
+  %r = scf.for %i = %n to %n step %n iter_args(%a = %b) -> (f32) {
+    %b = arith.addf %a, %s : f32
+    scf.yield %b : f32
+  }
+  return
+}"""
 FOUND_BY_FUZZING = {
     "a name that is no string": '"func.func"() <{function_type = () -> (), sym_name = tensor<1xf16>}> ({}) : () -> ()',
     "no name": '"func.func"() <{function_type = () -> ()}> ({}) : () -> ()',
@@ -90,6 +97,7 @@ FOUND_BY_FUZZING = {
     "a bound without its operand": SHORT_FORALL,
     "a bound that is the marker": "func.func @f() { scf.forall (%i) in (9223372036854775808) { }\nreturn }",
     "a divisor of 72 bits": HUGE_DIVISOR,
+    "an initial value defined in the body": INITIAL_FROM_INSIDE,
 }
 
 

@@ -125,8 +125,9 @@ class _Checker:
             return f"%{name}"
         if isinstance(value, OpResult):
             return f"result {value.index} of {value.op.name}"
-        assert isinstance(value, BlockArgument)
-        return f"block argument {value.index}"
+        if isinstance(value, BlockArgument):
+            return f"block argument {value.index}"
+        return f"%{value.name_hint}" if value.name_hint else "a value"  # defined inside the regions of this op
 
 
 @cache

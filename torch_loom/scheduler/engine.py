@@ -31,8 +31,6 @@ def run(
     """Arrays after the run, under the names (or fixed addresses) by which they were given."""
     from torch_loom import scheduler
 
-    if options.address_unit != "elements":
-        raise ValueError(f"engine 'chip' takes addresses in elements, not in {options.address_unit}")
     plain = RunOptions()
     for name in FIXED:
         if getattr(options, name) != getattr(plain, name):
@@ -40,7 +38,7 @@ def run(
     function = program.function(fn).sym_name.data
     # LX is planned for the sizes of this run where the text gives no bound.
     sizes = {k: int(v) for k, v in arguments.items() if isinstance(v, int | np.integer)}
-    chosen = scheduler.Options(ieee=options.numerics != "df16", bounds=sizes)
+    chosen = scheduler.Options(ieee=options.numerics != "df16", address_unit=options.address_unit, bounds=sizes)
     compiled = _compiled(program, function, chip, chosen)
     given = {name: _array(value) for name, value in arguments.items()}
     fixed = {f"at{address}": _array(value) for address, value in memory.items()}

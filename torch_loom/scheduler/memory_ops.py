@@ -24,6 +24,9 @@ from torch_loom.scheduler.kernel import FLOATS, ArgInfo, Indirect, Load, Store, 
 from torch_loom.scheduler.normalise import Normaliser, dtype_of, handles
 from torch_loom.spyrecode.model import ArgKind, VecOp
 
+# Bytes of an element in memory; index buffers hold 32 bits.
+STORED_BYTES = {"f16": 2, "bf16": 2, "i16": 2, "f32": 4, "i32": 4, "i64": 4, "index": 4}
+
 
 @handles("ktdp.construct_memory_view")
 def _view(n: Normaliser, op: Operation) -> None:
@@ -38,7 +41,7 @@ def _view(n: Normaliser, op: Operation) -> None:
         base = _buffer(n, offset, dtype)
         arg = base.index
         assert base.symbol is not None
-        offset = ex.ZERO if offset.static else offset - base.symbol
+        offset = ex.ZERO if offset.static else _elements(n, offset - base.symbol, dtype)
         if any(a.name.startswith("&") for a in offset.atoms()):
             n.fail("the view's address scales or repeats a buffer argument")
     owner = getattr(space, "ct_id", None)
@@ -46,6 +49,19 @@ def _view(n: Normaliser, op: Operation) -> None:
     if number >= n.cores:
         n.fail(f"compute tile {number} of {n.cores} does not exist")
     n.set(op.results[0], View(arg, dtype, offset, sizes, strides, n.graph.where, number))
+
+
+def _elements(n: Normaliser, displacement: Expr, dtype: str) -> Expr:
+    """A displacement in the address unit of the text as one in elements."""
+    size = STORED_BYTES.get(dtype, 1)
+    if n.unit == "sticks":
+        return displacement * ex.const(128 // size)
+    if n.unit == "elements" or size == 1:
+        return displacement
+    whole = ex.floordiv(displacement, ex.const(size))
+    if whole * ex.const(size) - displacement != ex.ZERO:
+        n.fail(f"the view's displacement in bytes is not a multiple of its element size {size}")
+    return whole
 
 
 def _buffer(n: Normaliser, offset: Expr, dtype: str) -> ArgInfo:

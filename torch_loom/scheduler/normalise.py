@@ -97,8 +97,10 @@ class Locations:
 class Normaliser:
     """State of the pass: the environment of SSA values, the graph, the statement list being filled."""
 
-    def __init__(self, program: Program, fn: str, numerics: Numerics, bounds: dict[str, int]) -> None:
-        self.program = program
+    def __init__(
+        self, program: Program, fn: str, numerics: Numerics, bounds: dict[str, int], unit: str = "elements"
+    ) -> None:
+        self.program, self.unit = program, unit
         self.func = program.function(fn)
         self.arguments = program.arguments(fn)
         self.locations = Locations(program)

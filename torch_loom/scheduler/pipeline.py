@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from torch_loom.arch import Chip
+from torch_loom.ktir.engines import recorded_unit
 from torch_loom.ktir.program import Program
 from torch_loom.scheduler import control_ops, exchange_ops, index_ops, linalg_ops, memory_ops, tensor_ops  # noqa: F401
 from torch_loom.scheduler.allocate import Allocation, OutOfLx, allocate
@@ -43,8 +44,8 @@ class Options:
     ``overlap``: bodies that run once are cut so that transfers and compute overlap. ``corelets``: used per core
     (None: all). ``ieee``: 16-bit floats keep their IEEE format (None: as TORCH_LOOM_NUMERICS says). ``check``:
     prove the static rules of every program before it is handed out. ``multicast``: cores that load the same bytes
-    fetch them once. ``bounds``: upper bounds of size arguments
-    that the text leaves open."""
+    fetch them once. ``address_unit``: what the text counts addresses in (None: what the module records, else
+    elements). ``bounds``: upper bounds of size arguments that the text leaves open."""
 
     buffers: int = 2
     fuse: bool = True
@@ -53,6 +54,7 @@ class Options:
     ieee: bool | None = None
     check: bool = True
     multicast: bool = True
+    address_unit: str | None = None
     bounds: dict[str, int] = field(default_factory=dict)
 
     def numerics(self) -> Numerics:
@@ -98,7 +100,8 @@ def plan_kernel(program: Program, fn: str, chip: Chip, options: Options, trace: 
     sizes: dict[int, int] = {}
     for attempt in range(_ATTEMPTS):
         start = time.perf_counter()
-        normaliser = Normaliser(program, fn, options.numerics(), options.bounds)
+        unit = options.address_unit or recorded_unit(program)
+        normaliser = Normaliser(program, fn, options.numerics(), options.bounds, unit)
         kernel = normaliser.run()
         trace.step("normalise", start, kernel)
         if kernel.cores > chip.cores:
