@@ -46,7 +46,7 @@ def format_of(dtype: torch.dtype, what: str) -> Format:
     """Device format of a dtype; an error that names the buffer when there is none."""
     found = FORMATS.get(dtype)
     if found is None:
-        raise Unsupported(f"{what}: the device does not support dtype {dtype}")
+        raise Unsupported(f"{what}: compiled kernels do not support dtype {dtype}")
     return found
 
 
