@@ -134,3 +134,22 @@ def test_the_order_of_imports_does_not_matter(first):
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert "tensor([2., 2., 2.])" in done.stdout
+
+
+def test_equal_kernels_on_inputs_and_intermediates_check_their_own_layouts():
+    torch._dynamo.reset()
+    x = half(7)
+    on_device = x.to("spyre")
+    held = on_device.cpu()
+
+    def update(a):
+        b = a.view(7, 1) @ a.view(1, 7)  # keeps the updates before and after it apart
+        c = b.sum(0).mul(2)
+        a.mul_(2)
+        return c, b
+
+    with torch.no_grad():
+        c, _ = torch.compile(update, dynamic=False)(on_device)
+    assert torch.equal(on_device.cpu(), held * 2)
+    outer = held.float()[:, None] * held.float()[None]
+    torch.testing.assert_close(c.cpu().float(), outer.sum(0) * 2, rtol=2.0**-8, atol=1e-2)

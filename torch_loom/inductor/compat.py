@@ -21,15 +21,13 @@ from torch._inductor.codegen.common import (
 )
 from torch._inductor.codegen.wrapper import PythonWrapperCodegen
 from torch._inductor.custom_graph_pass import CustomGraphModulePass, get_hash_for_files
-from torch._inductor.dependencies import MemoryDep
-from torch._inductor.ir import FixedLayout, InputBuffer, Pointwise, Reduction, TensorBox
-from torch._inductor.lowering import fallback_handler, lowerings, register_lowering
+from torch._inductor.ir import Pointwise, Reduction, TensorBox
+from torch._inductor.lowering import register_lowering
 from torch._inductor.ops_handler import DefaultHandler
 from torch._inductor.scheduler import (
     BaseSchedulerNode,
     BaseScheduling,
     FusedSchedulerNode,
-    Scheduler,
     SchedulerNode,
 )
 from torch._inductor.utils import get_fused_kernel_name, get_kernel_metadata
@@ -54,14 +52,11 @@ __all__ = [
     "CustomGraphModulePass",
     "DefaultHandler",
     "DeviceOpOverrides",
-    "FixedLayout",
     "FloorDiv",
     "FusedSchedulerNode",
     "Identity",
-    "InputBuffer",
     "Kernel",
     "Max",
-    "MemoryDep",
     "Min",
     "Mod",
     "ModularIndexing",
@@ -69,20 +64,17 @@ __all__ = [
     "PythonMod",
     "PythonWrapperCodegen",
     "Reduction",
-    "Scheduler",
     "SchedulerNode",
     "SizeVars",
     "TensorBox",
     "buffer_of",
     "config",
-    "fallback_handler",
     "get_fused_kernel_name",
     "get_hash_for_files",
     "get_kernel_metadata",
     "graph_input",
     "host_scalar",
     "ir",
-    "lowerings",
     "ops",
     "real_name",
     "register_backend_for_device",

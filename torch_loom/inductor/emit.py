@@ -15,7 +15,7 @@ from typing import Any
 import sympy
 import torch
 
-from ..ktir.builder import Carried, Index, KernelBuilder, Tensor
+from ..ktir.builder import Carried, KernelBuilder, Tensor
 from ..ktir.builder import Dim as Num
 from .access import Access, format_of, geometry, resolve
 from .compat import DefaultHandler, SchedulerNode, V, host_scalar, real_name, sizevars
@@ -481,6 +481,3 @@ def _enter_items(plan: KernelPlan, tiles: Tiles, stack: ExitStack) -> None:
         if i:
             item = b.floordiv(item, n)
         tiles.start[d] = b.mul(at, tiles.block[d]) if d in tiles.block else at
-
-
-__all__ = ["Emitter", "Index", "emit_kernel", "size_symbols"]

@@ -16,7 +16,7 @@ from .access import Access, geometry, resolve
 from .compat import BaseSchedulerNode, SchedulerNode, sizevars
 from .domain import Boundaries, Dim, Misaligned, exact_div, hint, product, refine, suffix_products
 from .errors import Unsupported
-from .record import Record, Touch, node_variables, record
+from .record import Record, Touch, record
 
 # Elements of a tile of one value. 16 Ki float32 elements are 64 KiB: about ten values fit LX twice.
 TILE_ELEMENTS = 16384
@@ -217,15 +217,3 @@ def _choose_tiles(plan: KernelPlan) -> None:
         whole = row.extent.is_Integer and block >= extent
         plan.blocks[row] = row.extent if whole else sympy.Integer(block)
     plan.blocks = {d: plan.blocks[d] for d in plan.dims if d in plan.blocks}
-
-
-__all__ = [
-    "KernelPlan",
-    "MatmulPlan",
-    "access_of",
-    "align",
-    "flatten",
-    "groups",
-    "make_plan",
-    "node_variables",
-]

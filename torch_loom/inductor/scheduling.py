@@ -19,6 +19,7 @@ from .compat import (
     config,
     get_fused_kernel_name,
     get_kernel_metadata,
+    graph_input,
     sizevars,
 )
 from .domain import Misaligned, product
@@ -50,7 +51,7 @@ class LoomScheduling(BaseScheduling):
 
     def __init__(self, scheduler: Any) -> None:
         super().__init__(scheduler)
-        self.names: dict[str, str] = {}
+        self.names: dict[tuple[Any, ...], str] = {}
 
     def get_backend_features(self, device: Any) -> Any:
         # A reduction is never cut into two kernels: a tile holds its whole extent.
@@ -126,13 +127,15 @@ class LoomScheduling(BaseScheduling):
         label = label.replace("scaled_dot_product_fused_attention_overrideable", "attention")
         text, symbols = emit_kernel(plan, "kernel", arguments, removed)
         wrapper = V.graph.wrapper_code
-        name = self.names.get(text)
+        kinds = ["rw" if n in stored and n in loaded else "w" if n in stored else "r" for n in arguments]
+        layouts = ["default" if graph_input(n) else "rows" for n in arguments]
+        # One text may serve several layouts (a vector looks the same in each), but a call checks its own.
+        key = (text, *kinds, *layouts)
+        name = self.names.get(key)
         if name is None:
             name = f"loom_{label[:60].strip('_')}_{len(self.names)}"
-            self.names[text] = name
+            self.names[key] = name
             origins, detailed = get_kernel_metadata(nodes, wrapper)
-            kinds = ["rw" if n in stored and n in loaded else "w" if n in stored else "r" for n in arguments]
-            layouts = ["default" if _from_outside(n) else "rows" for n in arguments]
             body = f"loom_kernel({name!r}, '''\n{text}''', {kinds!r}, {layouts!r})"
             wrapper.define_kernel(name, body, f"{origins}\n{detailed}", gpu=False)
         with V.set_kernel_handler(kernel):
@@ -161,9 +164,3 @@ class LoomScheduling(BaseScheduling):
     def benchmark_fused_nodes(self, nodes: Sequence[BaseSchedulerNode]) -> tuple[float, str]:
         """Fusion is decided by rules, not by benchmarks."""
         raise NotImplementedError("fusion benchmarks do not apply to spyre")
-
-
-def _from_outside(name: str) -> bool:
-    from .compat import graph_input
-
-    return graph_input(name)

@@ -235,14 +235,7 @@ class Tiles:
         dims = tuple(dict.fromkeys(d for d in axes if d is not None))
         if not dims:
             return self.b.collapse(tile, [list(range(len(axes)))], [1]), ()
-        runs: list[list[int]] = []
-        current: Dim | None = None
-        for i, d in enumerate(axes):
-            if runs and (current is None or d is None or d is current):
-                runs[-1].append(i)
-            else:
-                runs.append([i])
-            current = d if d is not None else current
+        runs = _runs(axes)
         shape: list[Num] = []
         for run in runs:
             extent: Num = 1
@@ -275,15 +268,7 @@ class Tiles:
             shape = list(value.shape)
             shape[-1] = self.b.mul(axes[-2].extent, axes[-1].extent)
             value = self.b.pad_to(value, shape)
-        groups: list[list[int]] = []
-        current: Dim | None = None
-        for i, e in enumerate(axes):
-            if groups and (current is None or e.dim is None or e.dim is current):
-                groups[-1].append(i)
-            else:
-                groups.append([i])
-            current = e.dim if e.dim is not None else current
-        value = self.b.expand(value, groups, [e.extent for e in axes])
+        value = self.b.expand(value, _runs([e.dim for e in axes]), [e.extent for e in axes])
         view = self.b.view(
             self.bases[access.geometry.name],
             [e.size for e in entries],
@@ -363,3 +348,16 @@ def _together(entries: Sequence[Entry]) -> list[int]:
             order.remove(i)
             order.insert(order.index(twin), i)
     return order
+
+
+def _runs(axes: Sequence[Dim | None]) -> list[list[int]]:
+    """Axes grouped by dim; unit axes (None) join the group before them, or the first one."""
+    runs: list[list[int]] = []
+    current: Dim | None = None
+    for i, d in enumerate(axes):
+        if runs and (current is None or d is None or d is current):
+            runs[-1].append(i)
+        else:
+            runs.append([i])
+        current = d if d is not None else current
+    return runs
