@@ -11,7 +11,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/stamps
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
-NATIVE := $(wildcard csrc/*/*.cpp csrc/*/*.h)
+CPP := $(wildcard csrc/*/*.cpp csrc/*/*.h)
+NATIVE := $(filter-out csrc/tests/%,$(CPP))
+COUNT ?= 3000
 # Threads that spin while idle would slow every other process of a run.
 QUIET_THREADS := OMP_WAIT_POLICY=passive OMP_NUM_THREADS=2
 
@@ -19,13 +21,14 @@ export CXX
 export MAX_JOBS ?= 2
 export PIP_NO_INPUT = 1
 
-.PHONY: help demo test lint bench format build clean distclean
+.PHONY: help demo test sanitize lint bench format build clean distclean
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make demo    run a sentence encoder on the simulated chip   (ARGS='--json out.json')"
 	@echo "make test    run all tests                                  (ARGS='tests/layout -k row')"
+	@echo "make sanitize  native tests and fuzzers under AddressSanitizer and UBSan   (COUNT=200000)"
 	@echo "make lint    check format, style and types"
 	@echo "make bench   run the benchmarks                             (ARGS=benchmarks/functional.py)"
 	@echo "make build   build the package and its native modules only"
@@ -38,11 +41,20 @@ demo: build $(STAMPS)/extra-demo
 test: build $(STAMPS)/extra-demo $(STAMPS)/extra-test
 	@$(QUIET_THREADS) $(BIN)/python -m pytest -n $(JOBS) $(ARGS)
 
+# Native code without torch, built with AddressSanitizer and UBSan: the runtime's tests, then COUNT damaged binaries
+# and COUNT damaged job plans. The corpus comes from the compiler of this tree.
+sanitize: build
+	@$(BIN)/python tests/native/make_corpus.py build/corpus
+	@$(MAKE) --silent --jobs=$(JOBS) --file=csrc/tests/sanitize.mk CXX='$(CXX)'
+	@build/sanitize/runtime_tests build/corpus
+	@build/sanitize/fuzz build/corpus $(COUNT)
+	@$(BIN)/python tests/spyrecode/fuzz_plans.py $(COUNT)
+
 lint: $(STAMPS)/package $(STAMPS)/extra-lint
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy torch_loom
-	@$(if $(NATIVE),$(BIN)/clang-format --dry-run -Werror $(NATIVE))
+	@$(BIN)/clang-format --dry-run -Werror $(CPP)
 
 bench: build $(STAMPS)/extra-demo
 	@set -e; for program in $(or $(ARGS),$(sort $(wildcard benchmarks/*.py))); do \
@@ -51,7 +63,7 @@ bench: build $(STAMPS)/extra-demo
 format: $(STAMPS)/extra-lint
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
-	@$(if $(NATIVE),$(BIN)/clang-format -i $(NATIVE))
+	@$(BIN)/clang-format -i $(CPP)
 
 build: $(STAMPS)/package $(STAMPS)/native
 

@@ -38,7 +38,7 @@ def test_python_needs_3_11_and_make_says_so():
     assert "(3, 11)" in (ROOT / "Makefile").read_text()
 
 
-@pytest.mark.parametrize("target", ["demo", "test", "lint", "bench", "build", "format", "clean"])
+@pytest.mark.parametrize("target", ["demo", "test", "sanitize", "lint", "bench", "build", "format", "clean"])
 def test_make_has_the_target(target):
     assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.M)
 
@@ -48,7 +48,7 @@ def test_ci_runs_lint_and_tests_and_can_be_executed():
     assert os.access(script, os.X_OK)
     lines = script.read_text().splitlines()
     assert "set -euo pipefail" in lines
-    assert lines[-2:] == ["make lint", "make test"]
+    assert lines[-3:] == ["make lint", "make sanitize", "make test"]
 
 
 def test_every_extra_that_make_installs_exists():

@@ -37,6 +37,14 @@ void fail(const Core& core, Unit unit, const char* code, const std::string& mess
                         kUnitNames[static_cast<int>(unit)] + ": " + message);
 }
 
+void spend(Core& core, Wide work) {
+  const Wide steps = 1 + work / 1024;
+  if (steps > core.steps_left)
+    throw Error("DEV-07",
+                core.program->name + ": core " + std::to_string(core.number) + " exceeds its step limit");
+  core.steps_left -= static_cast<std::int64_t>(steps);
+}
+
 std::int64_t narrow(const Core& core, Unit unit, Wide value) {
   const auto small = static_cast<std::int64_t>(value);
   if (value != small) fail(core, unit, "DEV-06", "an address or a size overflows 64 bits");

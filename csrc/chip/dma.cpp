@@ -47,16 +47,15 @@ class Transfer {
     }
   }
 
-  std::int64_t run() {
-    if (none_) return 0;
+  void run() {
+    if (none_) return;
     if (dma_.zero_fill && clipped_) zero_fill();
-    if (empty_) return 0;
-    if (dma_.masked && !mask()) return 0;
+    if (empty_) return;
+    if (dma_.masked && !mask()) return;
     if (dma_.gathers.empty() && !dma_.has_lanes)
       plain();
     else
       indirect();
-    return moved_;
   }
 
  private:
@@ -65,6 +64,9 @@ class Transfer {
     Wide low = lx_.origin, high = lx_.origin;
     for (int d = 0; d < rank_; ++d) span(loops_[d].lx, 0, loops_[d].extent, low, high);
     check_lx(core_, unit_, dma_.lx, lx_, low, high + leaf_);
+    Wide bytes = leaf_;
+    for (int d = 0; d < rank_; ++d) bytes = capped(bytes, loops_[d].extent);
+    spend(core_, bytes);
     Loop box[limits::kRank];
     int rank = 0;
     std::int64_t leaf = leaf_;
@@ -83,6 +85,16 @@ class Transfer {
       }
       if (d < 0) return;
     }
+  }
+
+  /// A product of sizes, kept small enough to be multiplied once more.
+  static Wide capped(Wide size, std::int64_t count) { return std::min(size * count, Wide{1} << 62); }
+
+  /// Pay for what moves.
+  void pay() {
+    Wide bytes = leaf_;
+    for (int d = 0; d < rank_; ++d) bytes = capped(bytes, loops_[d].high - loops_[d].low);
+    spend(core_, bytes);
   }
 
   /// Keeps every product and every sum of a walk far inside 64 bits.
@@ -145,16 +157,14 @@ class Transfer {
   void plain() {
     // Whole-transfer bounds first. Edge sticks of a masked store count with the bytes they write.
     Wide ddr_low = ddr_, ddr_high = ddr_, lx_low = lx_.origin, lx_high = lx_.origin;
-    std::int64_t moved = leaf_;
     for (int d = 0; d < rank_; ++d) {
       span(loops_[d].ddr, loops_[d].low, loops_[d].high, ddr_low, ddr_high);
       span(loops_[d].lx, loops_[d].low, loops_[d].high, lx_low, lx_high);
-      moved = narrow(core_, unit_, Wide{moved} * (loops_[d].high - loops_[d].low));
     }
     check_lx(core_, unit_, dma_.lx, lx_, lx_low, lx_high + leaf_);
     const bool forward = rank_ && loops_[rank_ - 1].ddr > 0;
     check_ddr(ddr_low + (forward ? head_ : 0), ddr_high + (forward ? tail_ : leaf_));
-    moved_ = moved;
+    pay();
 
     std::int64_t ddr = ddr_, lx = lx_.origin;
     Loop box[limits::kRank];
@@ -227,13 +237,9 @@ class Transfer {
       check_lx(core_, unit_, gather.index, windows_[g], low, high + 4);
     }
     Wide low = lx_.origin, high = lx_.origin;
-    std::int64_t points = 1;
-    for (int d = 0; d < rank_; ++d) {
-      span(loops_[d].lx, loops_[d].low, loops_[d].high, low, high);
-      points = narrow(core_, unit_, Wide{points} * (loops_[d].high - loops_[d].low));
-    }
+    for (int d = 0; d < rank_; ++d) span(loops_[d].lx, loops_[d].low, loops_[d].high, low, high);
     check_lx(core_, unit_, dma_.lx, lx_, low, high + leaf_);
-    moved_ = narrow(core_, unit_, Wide{points} * leaf_);
+    pay();
     if (dma_.has_lanes) {
       lane_start_ = core_.value(dma_.lanes.start, unit_);
       bounded(lane_start_, 1);
@@ -319,7 +325,7 @@ class Transfer {
   const Dma& dma_;
   Unit unit_;
   Core::Window lx_;
-  std::int64_t ddr_ = 0, leaf_ = 0, moved_ = 0;
+  std::int64_t ddr_ = 0, leaf_ = 0;
   std::int64_t head_ = 0, tail_ = 128;
   Loop loops_[limits::kRank];
   static constexpr std::int64_t kReach = std::int64_t{1} << 58;
@@ -331,6 +337,6 @@ class Transfer {
 
 }  // namespace
 
-std::int64_t run_dma(Core& core, const Dma& dma, Unit unit) { return Transfer(core, dma, unit).run(); }
+void run_dma(Core& core, const Dma& dma, Unit unit) { Transfer(core, dma, unit).run(); }
 
 }  // namespace loom::chip

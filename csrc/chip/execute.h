@@ -49,6 +49,7 @@ struct Core {
   std::vector<std::int64_t> credits;            // channel * 2 + side
   std::vector<std::int64_t> ring;               // credits of ring channels: see ring_credit()
   Core* peers = nullptr;                        // all cores of the machine
+  std::int64_t steps_left = 0;                  // of this launch, see spend()
   std::vector<std::uint32_t> releases[kUnits];  // per channel
 
   void start(const Program&, std::int64_t number, std::span<const std::int64_t> table);
@@ -87,17 +88,21 @@ std::int64_t narrow(const Core&, Unit, Wide value);
 /// Throws DEV-02 unless [low, high) lies inside the window.
 void check_lx(const Core&, Unit, const LxRef&, const Core::Window&, Wide low, Wide high);
 
-/// Run a transfer. Returns an estimate of the work in bytes.
-std::int64_t run_dma(Core&, const Dma&, Unit);
+/// Pays for one instruction and its work (bytes of transfers, lanes of segments; 1024 of them count as one
+/// more instruction) before the work is done, so that no instruction runs beyond the limit. Throws DEV-07.
+void spend(Core&, Wide work);
+
+/// Run a transfer.
+void run_dma(Core&, const Dma&, Unit);
 
 /// The core an operand names, -1 for nobody. Throws DEV-06 for one that does not exist.
 std::int64_t peer_of(const Core&, const Operand&, Unit);
 
-/// Run a copy to another core (which must not run meanwhile). Returns the bytes moved.
-std::int64_t run_ring_copy(Core&, const RingCopy&);
+/// Run a copy to another core (which must not run meanwhile).
+void run_ring_copy(Core&, const RingCopy&);
 
-/// Run a segment. Returns an estimate of the work in lanes.
-std::int64_t run_segment(Core&, const Segment&, Workspace&);
+/// Run a segment.
+void run_segment(Core&, const Segment&, Workspace&);
 
 /// c[m, n] = sum_k a(m, k) b(k, n), c row-major dense. a is row-major [m, k], or [k, m] when a_transposed;
 /// b is row-major [k, n], or [n, k] when b_transposed; leading dims are dense.

@@ -33,9 +33,9 @@ std::int64_t peer_of(const Core& core, const Operand& o, Unit unit) {
   return peer < 0 ? -1 : peer;
 }
 
-std::int64_t run_ring_copy(Core& core, const RingCopy& copy) {
+void run_ring_copy(Core& core, const RingCopy& copy) {
   const std::int64_t peer = peer_of(core, copy.core, Unit::MNISU);
-  if (peer < 0) return 0;
+  if (peer < 0) return;
   Core& other = core.peers[peer];
   Loop loops[limits::kRank];
   std::size_t rank = 0;
@@ -44,7 +44,7 @@ std::int64_t run_ring_copy(Core& core, const RingCopy& copy) {
     const Loop l{core.value(dim.extent, Unit::MNISU), core.value(dim.source_stride, Unit::MNISU),
                  core.value(dim.target_stride, Unit::MNISU)};
     if (l.extent < 0) fail(core, Unit::MNISU, "DEV-06", "a ring copy has a negative extent");
-    if (l.extent == 0) return 0;
+    if (l.extent == 0) return;
     for (std::int64_t v : {l.extent, l.source, l.target})
       if (v > kReach || v < -kReach) fail(core, Unit::MNISU, "DEV-06", "a ring copy reaches beyond LX");
     if (l.extent > 1) loops[rank++] = l;
@@ -54,12 +54,14 @@ std::int64_t run_ring_copy(Core& core, const RingCopy& copy) {
   to.origin = to.begin + core.value(copy.target.offset, Unit::MNISU);
   check_side(core, copy.source, from, loops, rank, &Loop::source, leaf);
   check_side(core, copy.target, to, loops, rank, &Loop::target, leaf);
+  Wide work = leaf;
+  for (std::size_t d = 0; d < rank; ++d) work = std::min(work * loops[d].extent, Wide{1} << 62);
+  spend(core, work);
   while (rank && loops[rank - 1].source == leaf && loops[rank - 1].target == leaf)
     leaf *= loops[--rank].extent;
-  std::int64_t at[limits::kRank] = {}, source = from.origin, target = to.origin, moved = 0;
+  std::int64_t at[limits::kRank] = {}, source = from.origin, target = to.origin;
   for (;;) {
     std::memmove(other.lx + target, core.lx + source, static_cast<std::size_t>(leaf));
-    moved += leaf;
     std::size_t d = rank;
     for (; d-- > 0;) {
       source += loops[d].source;
@@ -69,7 +71,7 @@ std::int64_t run_ring_copy(Core& core, const RingCopy& copy) {
       target -= loops[d].target * loops[d].extent;
       at[d] = 0;
     }
-    if (d == static_cast<std::size_t>(-1)) return moved;
+    if (d == static_cast<std::size_t>(-1)) return;
   }
 }
 

@@ -32,8 +32,9 @@ class Run {
  public:
   Run(Core& core, const Segment& s, Workspace& work) : core_(core), s_(s), work_(work) {}
 
-  std::int64_t run() {
+  void run() {
     read_nest();
+    spend(core_, points_);
     if (s_.has_pt) contract();
     bind_ports();
     merge();
@@ -44,7 +45,6 @@ class Run {
       walk();
     }
     store_sums();
-    return points_ + macs_ / 64;
   }
 
  private:
@@ -115,6 +115,8 @@ class Run {
       if (size > kMaxMatrix) refuse(Unit::PT, "a PT operand has more than 2^26 elements");
     const std::int64_t a_extent[] = {batch, m, k}, b_extent[] = {batch, k, n};
     const Stream a = bind(s_.pt_a, Unit::L1LU, a_extent, 3), b = bind(s_.pt_b, Unit::L1LU, b_extent, 3);
+    // 64 multiply-accumulates take about as long as a lane, packing an element as long as one.
+    spend(core_, Wide{points_} * k / 64 + Wide{batch} * (m + n) * (points_ ? k : 0));
     product_ = work_.c.floats(static_cast<std::size_t>(batch * m * n));
     const float *pa = nullptr, *pb = nullptr;
     bool at = false, bt = false;
@@ -128,7 +130,6 @@ class Run {
       gemm(work_.sgemm, pa, at, pb, bt, product_ + i * m * n, static_cast<int>(m), static_cast<int>(n),
            static_cast<int>(k));
     }
-    macs_ = points_ * k;
   }
 
   void bind_ports() {
@@ -205,6 +206,7 @@ class Run {
       total += static_cast<std::size_t>(count);
       total = (total + 15) / 16 * 16;
     }
+    spend(core_, total);
     float* sums = work_.sums.floats(total);
     for (std::size_t i = 0; i < out_.size(); ++i) {
       if (s_.vec.outputs[i].reduce == Reduce::NONE) continue;
@@ -397,7 +399,7 @@ class Run {
   Workspace& work_;
   std::int64_t extent_[kMaxRank] = {};
   int rank_ = 0, inner_ = 0, row_ = -1;
-  std::int64_t points_ = 0, macs_ = 0, width_ = 0, rows_ = 1, count_ = 0;
+  std::int64_t points_ = 0, width_ = 0, rows_ = 1, count_ = 0;
   float* product_ = nullptr;
   float* lanes_ = nullptr;
   std::vector<Stream> in_, out_;
@@ -408,8 +410,6 @@ class Run {
 
 }  // namespace
 
-std::int64_t run_segment(Core& core, const Segment& segment, Workspace& work) {
-  return Run(core, segment, work).run();
-}
+void run_segment(Core& core, const Segment& segment, Workspace& work) { Run(core, segment, work).run(); }
 
 }  // namespace loom::chip

@@ -7,7 +7,7 @@ namespace loom::chip {
 void CoreRun::start(Core& core, const Program& program, std::int64_t max_steps) {
   core_ = &core;
   program_ = &program;
-  steps_left_ = max_steps;
+  core.steps_left = max_steps;
   for (State& s : state_) {
     s.pc = 0;
     s.frames.clear();
@@ -43,13 +43,6 @@ std::string CoreRun::waits() const {
             std::to_string(c.phases) + ")";
   }
   return text;
-}
-
-void CoreRun::spend(std::int64_t work_units) {
-  steps_left_ -= 1 + work_units / 1024;
-  if (steps_left_ < 0)
-    throw Error("DEV-07",
-                program_->name + ": core " + std::to_string(core_->number) + " exceeds its step limit");
 }
 
 /// Register operands are per stream, so the streams of the compute group must agree.
@@ -147,15 +140,15 @@ bool CoreRun::step_sequence(int sequence, Workspace& work) {
         break;
       }
       case Opcode::RING_COPY:
-        spend(run_ring_copy(*core_, program_->ring_copies[in.a]));
+        run_ring_copy(*core_, program_->ring_copies[in.a]);
         ++state.pc;
         break;
       case Opcode::DMA:
-        spend(run_dma(*core_, program_->dmas[in.a], in.unit));
+        run_dma(*core_, program_->dmas[in.a], in.unit);
         ++state.pc;
         break;
       case Opcode::SEG_VEC:
-        spend(run_segment(*core_, program_->segments[in.a], work));
+        run_segment(*core_, program_->segments[in.a], work);
         ++state.pc;
         break;
       default:
@@ -163,7 +156,7 @@ bool CoreRun::step_sequence(int sequence, Workspace& work) {
         break;
     }
     moved = true;
-    spend(0);
+    spend(*core_, 0);
   }
   return moved;
 }

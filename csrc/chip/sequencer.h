@@ -35,12 +35,10 @@ class CoreRun {
   bool step_sequence(int sequence, Workspace& work);
   std::int64_t loop_count(const Instr& in) const;
   void set_loop_register(const Instr& in, std::int64_t index);
-  void spend(std::int64_t work_units);
 
   Core* core_ = nullptr;
   const Program* program_ = nullptr;
   State state_[kSequences];
-  std::int64_t steps_left_ = 0;
   bool moved_ = false;
 };
 

@@ -7,7 +7,7 @@ import pytest
 from chip_run import df16, machine, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from spyrecode_samples import MINI, add_rows, everything, ex, map_program
+from spyrecode_samples import MINI, add_rows, everything, ex, map_program, ring_shift
 
 from torch_loom import _chip
 from torch_loom.spyrecode import SpyreCodeError, encode
@@ -17,6 +17,7 @@ from torch_loom.spyrecode.model import (
     Arg,
     ArgKind,
     Channel,
+    Dma,
     Elem,
     Expr,
     ExprOp,
@@ -27,7 +28,12 @@ from torch_loom.spyrecode.model import (
     Program,
     Relation,
     Release,
+    RingCopy,
+    RingDim,
     Scope,
+    SegLoad,
+    SegStore,
+    SegVec,
     Side,
     Slot,
     Symbol,
@@ -227,6 +233,48 @@ def test_an_endless_loop_hits_the_step_limit():
     )
     with pytest.raises(_chip.ChipError, match="step limit") as error:
         run(program, [0, 0], on=machine(program, max_steps=10_000))
+    assert code_of(error) == "DEV-07"
+
+
+MANY = 1 << 39
+
+
+def repeated(instr):
+    """The instruction over a nest of many indices that all name the same bytes."""
+    if isinstance(instr, Dma):
+        d = instr.dims[0]
+        return dataclasses.replace(instr, dims=(dataclasses.replace(d, **ENDLESS),), byte_hi=imm(1 << 40))
+    if isinstance(instr, RingCopy):
+        return dataclasses.replace(instr, dims=(RingDim(imm(MANY), imm(0), imm(0)),))
+    if isinstance(instr, SegVec):
+        return dataclasses.replace(instr, extents=(imm(MANY),))
+    if isinstance(instr, SegLoad | SegStore):
+        return dataclasses.replace(instr, strides=(imm(0),))
+    if isinstance(instr, Loop):
+        return dataclasses.replace(instr, body=tuple(map(repeated, instr.body)))
+    return instr
+
+
+ENDLESS = {"extent": imm(MANY), "lo": imm(0), "hi": imm(MANY), "ddr_stride": imm(0), "lx_stride": imm(0)}
+NO_POINT = ENDLESS | {"hi": imm(1)}  # only the zero fill covers the box
+
+
+@pytest.mark.parametrize("what", ["load", "store", "zero fill", "segment", "ring copy"])
+def test_one_instruction_does_not_run_beyond_the_step_limit(what):
+    """Work is paid for before it is done: 2^39 indices on the same bytes are refused at once."""
+    map_ = map_program([VOp(VecOp.ADD_F, 1, 0, 0)], [Elem.F32], Elem.F32, 32)
+    program = ring_shift(2, 1) if what == "ring copy" else map_
+    units = {"load": [Unit.MNILU], "store": [Unit.MNISU], "zero fill": [Unit.MNILU], "ring copy": [Unit.MNISU]}
+    streams = dict(program.streams)
+    for unit in units.get(what, [Unit.L1LU, Unit.SFU, Unit.L1SU]):
+        streams[unit] = tuple(map(repeated, streams[unit]))
+    if what == "zero fill":
+        first, move, last = streams[Unit.MNILU]
+        dims = (dataclasses.replace(move.dims[0], **NO_POINT),)
+        streams[Unit.MNILU] = (first, dataclasses.replace(move, dims=dims, zero_fill=True), last)
+    program = dataclasses.replace(program, streams=streams)
+    with pytest.raises(_chip.ChipError, match="step limit") as error:
+        run(program, [np.zeros(64, np.float32)] * 2, on=machine(program, max_steps=10_000))
     assert code_of(error) == "DEV-07"
 
 

@@ -3,6 +3,7 @@
 import copy
 import json
 
+import fuzz_plans
 import pytest
 from spyrecode_samples import SAMPLES, add_rows
 
@@ -215,3 +216,51 @@ def test_an_image_outside_the_directory_is_not_read(tmp_path):
 def test_a_folder_that_is_no_program(tmp_path):
     with pytest.raises(SpyreCodeError, match="folder spyreCodeDir is missing"):
         read_dir(tmp_path)
+
+
+def test_mutated_plans_and_directories_load_or_are_refused_with_one_error():
+    """A short run of the fuzzer; ``python tests/spyrecode/fuzz_plans.py 200000`` is the long one."""
+    ends = fuzz_plans.run(1500)
+    assert ends["accepted"] > 50 and ends["directory accepted"] > 50
+    reached = {e.removeprefix("directory ") for e in ends}
+    assert reached >= {f"SC-E{n:02}" for n in range(1, 11)}
+
+
+def nested(depth: int) -> str:
+    plan_text = copy.deepcopy(EXAMPLE)
+    plan_text["JobExecPlan"][0]["properties"]["hcm"] = "HERE"
+    return json.dumps(plan_text).replace('"HERE"', '{"a":' * depth + "0" + "}" * depth)
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "message"),
+    [
+        (json.dumps(EXAMPLE).replace('"3"', "1" * 5000), "SC-E01", "not valid JSON"),
+        (json.dumps(EXAMPLE).replace('"vdci": {}', '"vdci": NaN'), "SC-E01", "NaN is no JSON number"),
+        (nested(100_000), "SC-E01", "not valid JSON"),
+        (nested(33), "SC-E02", "deeper than 32 levels"),
+        (json.dumps(EXAMPLE).replace("DataTransfer", "\\ud800"), "SC-E02", "unknown command '.ud800'"),
+    ],
+)
+def test_text_that_json_itself_stumbles_over(text, code, message):
+    with pytest.raises(SpyreCodeError, match=message) as error:
+        plan.loads(text)
+    assert error.value.code == code
+    str(error.value).encode("utf-8")
+
+
+def test_nesting_within_the_limit_loads_and_prints():
+    loaded = plan.loads(nested(32))
+    assert plan.loads(loaded.to_json()) == loaded
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "\ud800", "a\nb", "\x00"])
+def test_image_names_that_no_file_system_takes_are_refused(name, tmp_path):
+    write_dir(tmp_path / "k", add_rows())
+    file = tmp_path / "k" / "spyreCodeDir" / "spyrecode.json"
+    top = json.loads(file.read_text())
+    top["JobPreparationPlan"][1]["properties"]["init_bin_file"] = name
+    file.write_text(json.dumps(top))
+    with pytest.raises(SpyreCodeError, match="must be a file beside the plan") as error:
+        read_dir(tmp_path / "k")
+    assert error.value.code == "SC-E04"

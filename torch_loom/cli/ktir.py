@@ -103,7 +103,7 @@ def check(
         raise Usage(f"chip '{chip}': {error}") from None
     bounds = {}
     for name, value in _pairs("--assume-bound", assume_bound or []).items():
-        if not value.isdigit():
+        if not value.isdecimal():
             raise Usage(f"--assume-bound {name} takes a number, got '{value}'")
         bounds[name] = int(value)
     options = CheckOptions(
@@ -187,7 +187,7 @@ def run(
     values = {n: read_value(n, v, seed) for n, v in _pairs("--arg", arg or []).items()}
     seeded = {}
     for address, source in _pairs("--memory", memory or []).items():
-        if not address.lstrip("-").isdigit():
+        if not address.lstrip("-").isdecimal():
             raise Usage(f"--memory takes ADDRESS=FILE.npy, got '{address}'")
         seeded[int(address)] = read_array(Path(source))
     try:
@@ -278,7 +278,7 @@ def draw(
     program = load_program(file, assume_memory_space, allow_l0)
     sizes = {}
     for name, value in _pairs("--size", size or []).items():
-        if not value.isdigit():
+        if not value.isdecimal():
             raise Usage(f"--size {name} takes a number, got '{value}'")
         sizes[name] = int(value)
     try:

@@ -81,7 +81,7 @@ def _bounds(texts: list[str]) -> dict[str, int]:
     found = {}
     for text in texts:
         name, _, value = text.partition("=")
-        if not name or not value.isdigit() or int(value) == 0:
+        if not name or not value.isdecimal() or int(value) == 0:
             raise Usage(f"--bound takes NAME=N with a positive N, got '{text}'")
         found[name] = int(value)
     return found

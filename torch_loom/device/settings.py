@@ -22,6 +22,6 @@ def fallback_mode() -> str:
 def default_device() -> int:
     """Card a process starts on: ``LOCAL_RANK`` if set, else 0."""
     rank = os.environ.get("LOCAL_RANK", "") or "0"
-    if not rank.isdigit():
+    if not rank.isdecimal():
         raise ValueError(f"LOCAL_RANK must be a whole number, got '{rank}'")
     return int(rank)

@@ -30,7 +30,7 @@ from .plan import align, flatten, groups, make_plan
 def core_count() -> int:
     """Cores that kernels are divided over (``SENCORES`` 1..32, as in the public stack)."""
     text = os.environ.get("SENCORES", "32")
-    if not text.isdigit() or not 1 <= int(text) <= 32:
+    if not text.isdecimal() or not 1 <= int(text) <= 32:
         raise ValueError(f"SENCORES must be a number from 1 to 32, not {text!r}")
     return int(text)
 

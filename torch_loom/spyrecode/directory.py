@@ -79,9 +79,13 @@ def read_image(path: str | Path) -> bytes:
     transfers = [c for c in plan.preparation if isinstance(c, plans.InitTransfer)]
     if len(transfers) != 1:
         raise SpyreCodeError("SC-E15", f"{path}: {len(transfers)} images; programs of torch-loom have one")
-    data = (folder / transfers[0].init_bin_file).read_bytes()[: transfers[0].size]
+    path = folder / transfers[0].init_bin_file
+    try:
+        data = path.read_bytes()[: transfers[0].size]
+    except OSError as error:
+        raise SpyreCodeError("SC-E04", f"{path}: cannot be read ({error})") from None
     if not data.startswith(MAGIC):
-        raise SpyreCodeError("SC-E15", f"{folder / transfers[0].init_bin_file}: a closed image, not one of torch-loom")
+        raise SpyreCodeError("SC-E15", f"{path}: a closed image, not one of torch-loom")
     return data
 
 

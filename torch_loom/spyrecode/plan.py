@@ -190,6 +190,8 @@ def _parse(where: str, command: str, e: _Entry) -> Command:
             hcm = e.get("hcm")
             if not isinstance(hcm, dict):
                 raise SpyreCodeError("SC-E02", f"{where}: hcm must be an object")
+            if _depth(hcm) > _HCM_DEPTH:
+                raise SpyreCodeError("SC-E02", f"{where}: hcm is nested deeper than {_HCM_DEPTH} levels")
             ihandle = e.text("ihandle") if "ihandle" in e.properties else ""
             ohandle = e.text("ohandle", "oshape")
             return ComputeOnHost(ihandle, e.shape(), ohandle, e.number("size"), hcm)
@@ -198,11 +200,26 @@ def _parse(where: str, command: str, e: _Entry) -> Command:
         case "ComputeOnDevice":
             name = e.text("name") if "name" in e.properties else ""
             return ComputeOnDevice(e.number("job_bin_ptr"), name)
-    raise SpyreCodeError("SC-E02", f"{where}: unknown command {command!r}")
+    raise AssertionError(command)
 
 
 _PREPARATION = (Allocate, InitTransfer)
 _EXECUTION = (ComputeOnHost, DataTransfer, ComputeOnDevice)
+_COMMANDS = {c.__name__ for c in (*_PREPARATION, *_EXECUTION)}
+_HCM_DEPTH = 32  # levels of objects and arrays; printing a plan recurses
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _depth(value: Any) -> int:
+    """Levels of containers, counted without recursion."""
+    depth, level = 0, [value]
+    while level := [v for v in level if isinstance(v, dict | list)]:
+        depth += 1
+        level = [child for v in level for child in (v.values() if isinstance(v, dict) else v)]
+    return depth
 
 
 def load(path: str | Path) -> Plan:
@@ -218,8 +235,8 @@ def load(path: str | Path) -> Plan:
 def loads(text: str, label: str = "plan", folder: Path | None = None) -> Plan:
     """Check plan text. With ``folder``, image files must exist there and be long enough."""
     try:
-        top = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
+        top = json.loads(text, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:  # a ValueError for numbers of thousands of digits, too
         raise SpyreCodeError("SC-E01", f"{label}: not valid JSON ({error})") from None
     lists: list[tuple[Command, ...]] = []
     for key, allowed, least in (
@@ -236,6 +253,8 @@ def loads(text: str, label: str = "plan", folder: Path | None = None) -> Plan:
             where = f"{label}: {key}[{i}]"
             if not isinstance(entry, dict) or not isinstance(entry.get("command"), str):
                 raise SpyreCodeError("SC-E02", f"{where}: an object with a command is expected")
+            if entry["command"] not in _COMMANDS:
+                raise SpyreCodeError("SC-E02", f"{where}: unknown command {entry['command']!r}")
             where += f" {entry['command']}"
             command = _parse(where, entry["command"], _Entry(where, entry.get("properties")))
             if not isinstance(command, allowed):
@@ -281,17 +300,20 @@ def _span(start: int, length: int, size: int, where: str) -> None:
         )
 
 
+_NAME_BYTES = 255  # of a file name, the limit of common file systems
+
+
 def _check_file(folder: Path, command: InitTransfer, where: str) -> None:
     name = command.init_bin_file
-    if not name or "/" in name or "\\" in name or "\0" in name or name in (".", ".."):
+    plain = name.isprintable() and "/" not in name and "\\" not in name and name not in ("", ".", "..")
+    if not plain or len(name.encode()) > _NAME_BYTES:
         raise SpyreCodeError("SC-E04", f"{where}: init_bin_file {name!r} must be a file beside the plan")
     path = folder / name
     if not path.is_file():
         raise SpyreCodeError("SC-E04", f"{where}: image {path} does not exist")
-    if path.stat().st_size < command.size:
-        raise SpyreCodeError(
-            "SC-E04", f"{where}: image {path} has {path.stat().st_size} bytes, {command.size} expected"
-        )
+    size = path.stat().st_size
+    if size < command.size:
+        raise SpyreCodeError("SC-E04", f"{where}: image {path} has {size} bytes, {command.size} expected")
 
 
 def _check_execution(plan: Plan, label: str, size: int, spans: list[tuple[int, int, str]]) -> None:

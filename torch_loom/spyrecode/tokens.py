@@ -69,15 +69,16 @@ class Line:
     def numbered(self, sign: str) -> int:
         """``r3`` with sign ``r`` gives 3."""
         token = self.next()
-        if not token.startswith(sign) or not token[len(sign) :].isdigit():
+        digits = token.removeprefix(sign)
+        if not token.startswith(sign) or not re.fullmatch(r"[0-9]{1,9}", digits):
             raise self.fail(f"{sign}NUMBER is expected, found {token!r}")
-        return int(token[len(sign) :])
+        return int(digits)
 
     def string(self) -> str:
         token = self.next()
         try:
             value = json.loads(token)
-        except json.JSONDecodeError:
+        except ValueError:  # no JSON, or a number of thousands of digits
             value = None
         if not isinstance(value, str):
             raise self.fail(f"a quoted string is expected, found {token!r}")
