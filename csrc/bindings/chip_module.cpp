@@ -7,6 +7,7 @@
 #include <bit>
 #include <cstring>
 
+#include "bindings/timing.h"
 #include "chip/blas.h"
 #include "chip/chip.h"
 #include "chip/convert.h"
@@ -111,11 +112,6 @@ class PyMachine {
   std::unique_ptr<Machine> machine_;
 };
 
-std::string describe(const Timing& t) {
-  return "Timing(cycles=" + std::to_string(t.cycles) + ", ns=" + std::to_string(t.ns) + ", bottleneck='" +
-         t.bottleneck + "')";
-}
-
 }  // namespace
 
 PYBIND11_MODULE(_chip, m) {
@@ -185,19 +181,7 @@ PYBIND11_MODULE(_chip, m) {
       .def("run", &PyMachine::run, py::arg("program"), py::arg("args"),
            "Run a launch to completion; args are (address, bytes), int or float in call order.");
 
-  py::class_<UnitTime>(m, "UnitTime", py::module_local())
-      .def_readonly("busy_cycles", &UnitTime::busy_cycles)
-      .def_readonly("wait_cycles", &UnitTime::wait_cycles);
-  py::class_<Timing>(m, "Timing", py::module_local())
-      .def_readonly("cycles", &Timing::cycles)
-      .def_readonly("ns", &Timing::ns)
-      .def_readonly("pt_util", &Timing::pt_util)
-      .def_readonly("sfu_util", &Timing::sfu_util)
-      .def_readonly("ddr_read_bytes", &Timing::ddr_read_bytes)
-      .def_readonly("ddr_write_bytes", &Timing::ddr_write_bytes)
-      .def_readonly("bottleneck", &Timing::bottleneck)
-      .def_readonly("units", &Timing::units)
-      .def("__repr__", &describe);
+  loom::bindings::bind_timing(m);
 
   m.def(
       "time",
@@ -209,6 +193,20 @@ PYBIND11_MODULE(_chip, m) {
       py::arg("program"), py::arg("args"), py::arg("params"),
       "Modelled time of a launch; params is Chip.clock_params(). Buffer addresses and contents do not "
       "matter.");
+
+  m.def(
+      "trace",
+      [](const ProgramHandle& h, const py::sequence& args, const ClockParams& params, std::size_t max_spans) {
+        const auto table = table_of(*h.program, arguments(*h.program, args));
+        Trace found;
+        {
+          py::gil_scoped_release unlocked;
+          found = trace(*h.program, table, params, max_spans);
+        }
+        return loom::bindings::as_dict(found);
+      },
+      py::arg("program"), py::arg("args"), py::arg("params"), py::arg("max_spans") = 1 << 20,
+      "time() with a record of what each unit did when: a dict of columns (see docs/clock.md).");
 
   m.def("df16_to_f32", [](py::array_t<std::uint16_t, py::array::c_style | py::array::forcecast> codes) {
     py::array_t<float> values(codes.size());

@@ -95,16 +95,47 @@ struct UnitTime {
   double busy_cycles = 0, wait_cycles = 0;
 };
 
+/// What the clock says about one launch. Shares are parts of the launch's time, 0..1.
 struct Timing {
   double cycles = 0;
   double ns = 0;
+  double launch_cycles = 0;          // before the first instruction: doorbell, value table, prologue
   double pt_util = 0, sfu_util = 0;  // busy share of cycles, averaged over the chip's corelets
-  std::int64_t ddr_read_bytes = 0, ddr_write_bytes = 0;
-  std::string bottleneck;  // "PT", "SFU", "DDR read", "DDR write", "LX", "launch", "wait"
+  std::int64_t ddr_read_bytes = 0, ddr_write_bytes = 0;  // payload
+  std::int64_t macs = 0;                                 // multiply-accumulates of PT
+  std::int64_t events = 0;                               // steps of the simulation
+  std::string bottleneck;                                // the largest entry of shares
+  std::map<std::string, double>
+      shares;  // "PT", "SFU", "LX", "DDR read", "DDR write", "ring", "launch", "wait"
+  std::map<std::string, std::int64_t> link_bytes;  // "DDR read", "DDR write", "LX read", "LX write", "ring"
+                                                   // (summed over the links of the ring that were passed)
+  std::map<std::string, double> energy_pj;         // "PT", "SFU", "LX", "DDR", "ring", "idle"
   std::map<std::string, UnitTime> units;
 };
 
 /// Modelled time of one launch. Needs no data: only the value table.
 Timing time(const Program&, std::span<const std::int64_t> table, const ClockParams&);
+
+enum class SpanKind : std::uint8_t { BUSY, WAIT, TRANSFER };
+
+/// What every unit did when, in columns: spans (times in cycles), and for each credit where it was sent and
+/// seen.
+struct Trace {
+  Timing timing;
+  std::vector<std::string> names, tracks;
+  std::vector<std::int16_t> core;   // -1: the whole chip
+  std::vector<std::uint8_t> track;  // index into tracks
+  std::vector<double> begin, end;
+  std::vector<std::int32_t> what;  // index into names
+  std::vector<std::uint8_t> kind;  // SpanKind
+  std::vector<std::int16_t> flow_from_core, flow_to_core;
+  std::vector<std::uint8_t> flow_from_track, flow_to_track;
+  std::vector<double> flow_sent, flow_seen;
+  std::vector<std::int32_t> flow_channel;  // index into names
+  bool truncated = false;                  // more than max_spans spans or flows: the later ones are missing
+};
+
+/// The same model, recording at most `max_spans` spans and as many credits.
+Trace trace(const Program&, std::span<const std::int64_t> table, const ClockParams&, std::size_t max_spans);
 
 }  // namespace loom::chip

@@ -15,6 +15,7 @@
 
 #include "chip/clock_cost.h"
 #include "chip/clock_shared.h"
+#include "chip/clock_trace.h"
 #include "chip/expr.h"
 
 namespace loom::chip {
@@ -38,9 +39,11 @@ struct Event {
 
 class Clock {
  public:
-  Clock(const Program& p, std::span<const std::int64_t> table, const ClockParams& params)
+  Clock(const Program& p, std::span<const std::int64_t> table, const ClockParams& params, Recorder& recorder)
       : p_(p),
         rates_(params),
+        record_(recorder),
+        params_(params),
         ddr_(rates_.ddr_turnaround),
         cores_(static_cast<std::size_t>(p.cores)),
         ring_(cores_.size(), rates_) {
@@ -94,6 +97,7 @@ class Clock {
     std::size_t pc = 0;
     std::vector<Frame> frames;
     double began = 0, engine_free = 0, arrival = 0, busy = 0, wait = 0, blocked_since = 0, finished = 0;
+    std::string what;  // the transfer under way
     bool blocked = false, woken = false, transfers = false;
     int awaited = -1;  // the credit it is blocked on, as in Event::what
   };
@@ -169,7 +173,7 @@ class Clock {
             s.awaited = kSequences + static_cast<int>(2 * in.a + in.b);
             return;
           }
-          if (s.blocked) end_wait(core, s, in.unit, now);
+          if (s.blocked) end_wait(core, s, in, now);
           --credit;
           now += rates_.issue;
           ++s.pc;
@@ -182,6 +186,7 @@ class Clock {
           s.transfers = false;
           ++core.core.releases[static_cast<int>(in.unit)][in.a];
           events_.push({visible, e.core, kSequences + static_cast<int>(2 * in.a + in.b)});
+          if (record_.on()) send(e.core, in, now, e.core, visible);
           ++s.pc;
           break;
         }
@@ -203,7 +208,7 @@ class Clock {
               s.awaited = ring_number(in, peer);
               return;
             }
-            if (s.blocked) end_wait(core, s, in.unit, now);
+            if (s.blocked) end_wait(core, s, in, now);
             --credit;
           }
           now += rates_.issue;
@@ -218,6 +223,7 @@ class Clock {
             const auto hops = static_cast<double>(std::min(distance, p_.cores - distance));
             const double sent = s.transfers ? std::max(now, s.arrival) : now + hops * rates_.ring_hop;
             events_.push({sent + rates_.credit, static_cast<int>(peer), ring_number(in, core.core.number)});
+            if (record_.on()) send(e.core, in, now, peer, sent + rates_.credit);
           }
           ++s.pc;
           break;
@@ -231,6 +237,11 @@ class Clock {
         case Opcode::SEG_VEC: {
           const SegmentCost cost = cost_of(core.core, p_.segments[in.a], rates_);
           core.add(cost);
+          macs_ += cost.macs;
+          sfu_ops_ += cost.sfu_ops;
+          lx_read_ += cost.lx_read;
+          lx_written_ += cost.lx_written;
+          if (record_.on()) show(e.core, p_.segments[in.a], cost, now);
           s.busy += cost.cycles;
           now += cost.cycles;
           ++s.pc;
@@ -249,6 +260,9 @@ class Clock {
     SequenceTime& s = cores_[static_cast<std::size_t>(id / kSequences)].sequence[id % kSequences];
     const double end = std::max(now, s.engine_free);
     s.busy += end - s.began;
+    if (record_.on())
+      record_.span(id / kSequences, id % kSequences == kLoadSequence ? Track::MNILU : Track::MNISU, s.began,
+                   end, SpanKind::TRANSFER, s.what);
     s.arrival = end + extra + (id % kSequences == kLoadSequence ? rates_.ddr_latency : 0);
     s.transfers = true;
     events_.push({end, id / kSequences, id % kSequences});
@@ -283,6 +297,11 @@ class Clock {
     if (peer < 0 || cost.bytes == 0) return now;
     const Ring::Way way = ring_.send(now + rates_.dma_issue, core.core.number, peer, cost.engine);
     s.busy += way.end - now;
+    lx_read_ += cost.bytes;
+    lx_written_ += cost.bytes;
+    if (record_.on())
+      record_.span(core.core.number, Track::MNISU, now, way.end, SpanKind::TRANSFER,
+                   "to core " + std::to_string(peer));
     s.arrival = std::max(s.arrival, way.arrival);
     s.transfers = true;
     return way.end;
@@ -303,6 +322,8 @@ class Clock {
     const bool write = unit == Unit::MNISU;
     const int id = e.core * kSequences + e.what;
     s.began = now;
+    (write ? lx_read_ : lx_written_) += cost.bytes;
+    if (record_.on()) s.what = (write ? "store " : "load ") + p_.args[dma.arg].name;
     s.engine_free = now + cost.engine;
     const std::int64_t sharers = dma.shared ? core.core.value(dma.sharers, unit) : 1;
     if (sharers > 1) {
@@ -337,8 +358,12 @@ class Clock {
     }
   }
 
-  void end_wait(CoreTime& core, SequenceTime& s, Unit unit, double now) {
+  void end_wait(CoreTime& core, SequenceTime& s, const Instr& in, double now) {
+    const Unit unit = in.unit;
     s.blocked = false;
+    if (record_.on())
+      record_.span(core.core.number, track_of(unit), s.blocked_since, now, SpanKind::WAIT,
+                   "wait " + p_.channels[in.a].name + (in.b ? ".full" : ".empty"));
     const double waited = now - s.blocked_since;
     s.wait += waited;
     if (is_compute(unit)) (unit == Unit::L1SU ? core.wait_store : core.wait_load) += waited;
@@ -351,6 +376,27 @@ class Clock {
     }
     for (Unit u : kComputeUnits) core.regs[static_cast<int>(u)][in.a] = index;
   }
+
+  /// A credit on its way.
+  void send(std::int64_t from, const Instr& in, double sent, std::int64_t to, double seen) {
+    const Channel& c = p_.channels[in.a];
+    const Unit other = in.unit == c.producer ? c.consumer : c.producer;
+    record_.flow({from, track_of(in.unit), sent}, {to, track_of(other), seen},
+                 c.name + (in.b ? ".full" : ".empty"));
+  }
+
+  void show(std::int64_t core, const Segment& s, const SegmentCost& cost, double begin) {
+    const std::string name = "segment " + std::to_string(s.number);
+    const auto span = [&](Track t, double busy) {
+      record_.span(core, t, begin, begin + busy, SpanKind::BUSY, name);
+    };
+    span(Track::L1LU, cost.load);
+    span(Track::PT, cost.pt);
+    span(Track::SFU, cost.sfu);
+    span(Track::L1SU, cost.store);
+  }
+
+  double param(const char* name) const { return params_.at(name); }
 
   Timing report() const {
     Timing t;
@@ -392,21 +438,41 @@ class Clock {
       sum.store += c.busy.store;
     }
     const double used = t.cycles * static_cast<double>(cores_.size());
-    const std::pair<const char*, double> shares[] = {
-        {"PT", sum.pt / used},
-        {"SFU", sum.sfu / used},
-        {"LX", std::max(sum.load, sum.store) / used},
-        {read_ >= written_ ? "DDR read" : "DDR write", ddr_.busy() / t.cycles},
-        {"launch", launch_ / t.cycles},
-    };
-    const auto* top = std::max_element(std::begin(shares), std::end(shares),
-                                       [](const auto& a, const auto& b) { return a.second < b.second; });
-    t.bottleneck = top->second >= 0.4 ? top->first : "wait";
+    const double moved = static_cast<double>(std::max<std::int64_t>(read_ + written_, 1));
+    t.shares = {{"PT", sum.pt / used},
+                {"SFU", sum.sfu / used},
+                {"LX", std::max(sum.load, sum.store) / used},
+                {"DDR read", ddr_.busy() / t.cycles * static_cast<double>(read_) / moved},
+                {"DDR write", ddr_.busy() / t.cycles * static_cast<double>(written_) / moved},
+                {"ring", ring_.busy() / (2 * used)},
+                {"launch", launch_ / t.cycles}};
+    double top = 0;
+    for (const auto& [name, share] : t.shares)
+      if (share > top) top = share, t.bottleneck = name;
+    t.shares["wait"] = std::max(0.0, 1 - top);
+    if (top < 0.4) t.bottleneck = "wait";
+    t.launch_cycles = launch_;
+    t.macs = macs_;
+    t.events = steps_;
+    const double ring_bytes = ring_.busy() * rates_.ring_bytes;
+    t.link_bytes = {{"DDR read", read_},
+                    {"DDR write", written_},
+                    {"LX read", lx_read_},
+                    {"LX write", lx_written_},
+                    {"ring", static_cast<std::int64_t>(ring_bytes)}};
+    t.energy_pj = {{"PT", static_cast<double>(macs_) * param("energy.mac_pj")},
+                   {"SFU", sfu_ops_ * param("energy.sfu_op_pj")},
+                   {"LX", static_cast<double>(lx_read_ + lx_written_) * param("energy.lx_byte_pj")},
+                   {"DDR", static_cast<double>(read_ + written_) * param("energy.ddr_byte_pj")},
+                   {"ring", ring_bytes * param("energy.ring_byte_pj")},
+                   {"idle", param("energy.idle_w") * t.ns * 1e3}};
     return t;
   }
 
   const Program& p_;
   Rates rates_;
+  Recorder& record_;
+  const ClockParams& params_;
   Ddr ddr_;
   std::vector<CoreTime> cores_;
   Ring ring_;
@@ -414,15 +480,32 @@ class Clock {
   std::map<int, Shared> passing_;                                       // by the member that fetches
   std::priority_queue<Event> events_;
   double launch_ = 0, end_ = 0;
-  std::int64_t read_ = 0, written_ = 0, steps_ = 0;
+  std::int64_t read_ = 0, written_ = 0, lx_read_ = 0, lx_written_ = 0, macs_ = 0, steps_ = 0;
+  double sfu_ops_ = 0;
 };
 
 }  // namespace
 
-Timing time(const Program& p, std::span<const std::int64_t> table, const ClockParams& params) {
+namespace {
+Timing run(const Program& p, std::span<const std::int64_t> table, const ClockParams& params,
+           Recorder& recorder) {
   if (table.size() != p.table_words)
     throw Error("SC-E11", p.name + ": the value table does not belong to this program");
-  return Clock(p, table, params).run();
+  return Clock(p, table, params, recorder).run();
+}
+}  // namespace
+
+Timing time(const Program& p, std::span<const std::int64_t> table, const ClockParams& params) {
+  Recorder nothing(nullptr, 0);
+  return run(p, table, params, nothing);
+}
+
+Trace trace(const Program& p, std::span<const std::int64_t> table, const ClockParams& params,
+            std::size_t max_spans) {
+  Trace found;
+  Recorder recorder(&found, max_spans);
+  found.timing = run(p, table, params, recorder);
+  return found;
 }
 
 }  // namespace loom::chip

@@ -227,6 +227,11 @@ SegmentCost cost_of(const Core& core, const Segment& s, const Rates& r) {
     cost.load += extent[0] * k * (extent[1] * bytes_of(s.pt_a.elem) + extent[2] * bytes_of(s.pt_b.elem)) *
                  share / r.lx_read;
   }
+  cost.macs =
+      s.has_pt ? static_cast<std::int64_t>(points * static_cast<double>(core.value(s.pt.k, Unit::PT))) : 0;
+  cost.sfu_ops = cost.sfu * r.lanes / share;
+  cost.lx_read = static_cast<std::int64_t>(cost.load / share * r.lx_read);
+  cost.lx_written = static_cast<std::int64_t>(cost.store / share * r.lx_write);
   cost.cycles = r.start + r.lx_latency + std::max({cost.load, cost.pt, cost.sfu, cost.store});
   return cost;
 }

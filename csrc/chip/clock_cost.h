@@ -34,9 +34,11 @@ struct TransferCost {
 };
 
 struct SegmentCost {
-  double cycles = 0;                            // from start to end
-  double load = 0, pt = 0, sfu = 0, store = 0;  // busy cycles of one corelet
-  int corelets = 1;                             // that work on it
+  double cycles = 0;                                   // from start to end
+  double load = 0, pt = 0, sfu = 0, store = 0;         // busy cycles of one corelet
+  int corelets = 1;                                    // that work on it
+  std::int64_t macs = 0, lx_read = 0, lx_written = 0;  // of all corelets
+  double sfu_ops = 0;                                  // lane operations of all corelets
 };
 
 /// Payload of a copy between cores and the cycles that it occupies each link of its way.

@@ -12,6 +12,7 @@
 #include <string>
 #include <unordered_map>
 
+#include "bindings/timing.h"
 #include "runtime/plan.h"
 #include "torch_device/storage.h"
 
@@ -246,18 +247,7 @@ void bind_launch(py::module_& m) {
     }
   });
 
-  py::class_<chip::UnitTime>(m, "UnitTime")
-      .def_readonly("busy_cycles", &chip::UnitTime::busy_cycles)
-      .def_readonly("wait_cycles", &chip::UnitTime::wait_cycles);
-  py::class_<chip::Timing>(m, "Timing")
-      .def_readonly("cycles", &chip::Timing::cycles)
-      .def_readonly("ns", &chip::Timing::ns)
-      .def_readonly("pt_util", &chip::Timing::pt_util)
-      .def_readonly("sfu_util", &chip::Timing::sfu_util)
-      .def_readonly("ddr_read_bytes", &chip::Timing::ddr_read_bytes)
-      .def_readonly("ddr_write_bytes", &chip::Timing::ddr_write_bytes)
-      .def_readonly("bottleneck", &chip::Timing::bottleneck)
-      .def_readonly("units", &chip::Timing::units);
+  loom::bindings::bind_timing(m);
 
   py::class_<rt::Plan, std::shared_ptr<rt::Plan>>(m, "Plan")
       .def_property_readonly("name", &rt::Plan::name)
