@@ -293,6 +293,18 @@ def default_gather(vocabulary: int, columns: int, start: int, width: int, tile: 
     return b.text()
 
 
+def lane_gather(rows: int, columns: int) -> str:
+    """y[r, c] = table[index[r, c], c]: the index varies along the sticks; table and index hold ``rows`` rows."""
+    b = KernelBuilder("lane_gather", 1)
+    i, t, y = b.buffer("i"), b.buffer("t"), b.buffer("y")
+    vi = b.view(i, [rows, columns], [pitch(columns), 1], "i32")
+    vt = b.view(t, [rows, columns], [pitch(columns), 1], "f16")
+    vy = b.view(y, [rows, columns], [pitch(columns), 1], "f16")
+    at = [Indirect(vi, ("%v0", "%v1")), "%v1"]
+    b.store(b.gather(vt, [rows, columns], at), vy, [0, 0], [rows, columns])
+    return b.text()
+
+
 def in_place(columns: int, tile: int) -> str:
     """x = x + 1, then x = x * 2 in a second pass over the same buffer."""
     b = KernelBuilder("in_place", 1)

@@ -273,6 +273,15 @@ def test_gather_from_the_default_layout(columns: int, start: int, width: int) ->
     np.testing.assert_array_equal(out[:, :width], table[index, start : start + width])
 
 
+@pytest.mark.parametrize("columns", [5, 64, 70])
+def test_gather_whose_index_varies_along_the_sticks(columns: int) -> None:
+    table = data((9, columns))
+    index = np.random.default_rng(0).integers(0, 9, (9, columns)).astype(np.int32)
+    y = np.zeros((9, kernels.pitch(columns)), np.float32)
+    out = run_all(build(kernels.lane_gather(9, columns)), i=pad_rows(index, 64), t=pad_rows(table, 64), y=y)["y"]
+    np.testing.assert_array_equal(out[:, :columns], np.take_along_axis(table, index, 0))
+
+
 def test_a_second_pass_sees_what_the_first_stored() -> None:
     x = data((10, 64))
     out = run_all(build(kernels.in_place(64, 4)), x=x, n=10)["x"]

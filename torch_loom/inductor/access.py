@@ -140,10 +140,15 @@ class Coordinate:
 
 @dataclass(frozen=True)
 class Access:
-    """An access of a buffer, coordinate by coordinate."""
+    """An access of a buffer, coordinate by coordinate.
+
+    An irregular access (strided or reversed lanes, indices that cross rows, several gathered dims) has no
+    coordinates; ``linear`` is its host-linear index, from which every element's place is computed."""
 
     geometry: Geometry
     coordinates: tuple[Coordinate, ...]
+    linear: sympy.Expr | None = None
+    loops: tuple[Dim, ...] = ()  # dims that an irregular access depends on
 
     @property
     def lane_dims(self) -> list[Dim]:
@@ -155,7 +160,18 @@ class Access:
     @property
     def dims(self) -> set[Dim]:
         """All dims the access depends on."""
-        return {d for c in self.coordinates for d, _ in c.terms}
+        return {d for c in self.coordinates for d, _ in c.terms} | set(self.loops)
+
+    def by_element(self, dims: list[Dim]) -> Access:
+        """The same access by its host-linear index, over those of ``dims`` that it depends on."""
+        if self.linear is not None:
+            return self
+        g = self.geometry
+        index = sympy.Add(
+            *(c.dim.host_stride * (c.offset + sum(c.indirect)) for c in self.coordinates),
+            *(c.dim.host_stride * s * d.symbol for c in self.coordinates for d, s in c.terms),
+        )
+        return Access(g, (), sympy.expand(index), tuple(d for d in dims if d in self.dims))
 
 
 def resolve(
@@ -165,27 +181,26 @@ def resolve(
     indirect: set[sympy.Symbol],
     limits: dict[sympy.Symbol, tuple[int | None, int | None]] | None = None,
 ) -> Access:
-    """Split a host-linear index into coordinates. Raises Unsupported when it is irregular.
+    """Split a host-linear index into coordinates; an irregular access is left linear.
 
     ``limits`` belong to an access under a mask: the loops they name may leave the row, where the mask is off; the
     constant of the index is split so that coordinates are in range where it can be on."""
+    if not buffer.dims:  # one element: a valid index is 0
+        return Access(buffer, ())
     index = sympy.expand(index)
+    irregular = Access(buffer, (), index, tuple(d for d in dims if d.symbol in index.free_symbols))
     gathered: dict[HostDim, list[sympy.Symbol]] = {}
     for symbol in sorted(indirect & index.free_symbols, key=str):
         c = index.coeff(symbol, 1)
         target = next((h for h in buffer.dims if sympy.expand(h.host_stride - c) == 0), None)
         if target is None:
-            raise Unsupported(f"gather from {buffer.name}: index {index} does not follow one dim of the buffer")
+            return irregular
         gathered.setdefault(target, []).append(symbol)
         index = sympy.expand(index - c * symbol)
     parts = linear(index, dims)
     if parts is None:
-        raise Unsupported(f"access of {buffer.name}: index {index} is not affine in the loops of the kernel")
+        return irregular
     coefficients, constant = parts
-    if not buffer.dims:
-        if coefficients or constant != 0:
-            raise Unsupported(f"access of {buffer.name}: index {index} into a single element")
-        return Access(buffer, ())
     terms: dict[HostDim, list[tuple[Dim, sympy.Expr]]] = {h: [] for h in buffer.dims}
     for d, c in coefficients.items():
         for h in sorted(buffer.dims, key=lambda h: hint(h.host_stride), reverse=True):
@@ -193,18 +208,47 @@ def resolve(
             if local is not None and hint(h.host_stride) <= hint(c):
                 reach = hint(local) * (hint(d.extent) - 1)
                 if reach >= hint(h.extent) and d.symbol not in (limits or {}):
-                    raise Unsupported(f"access of {buffer.name}: loop {d.extent} x {c} crosses a row of the buffer")
+                    return irregular
                 terms[h].append((d, local))
                 break
         else:
-            raise Unsupported(f"access of {buffer.name}: stride {c} of index {index} follows no dim of the buffer")
-    offsets = _inside(buffer, terms, constant, limits) if limits is not None else None
+            return irregular
+    offsets = _inside(buffer, terms, constant, limits) if limits else None
     if offsets is None:
         offsets = _greedy(buffer, constant)
+        if not _within(buffer, terms, offsets, limits):
+            return irregular
     return Access(
         buffer,
         tuple(Coordinate(h, tuple(terms[h]), offsets[h], tuple(gathered.get(h, []))) for h in buffer.dims),
     )
+
+
+def _within(
+    buffer: Geometry,
+    terms: dict[HostDim, list[tuple[Dim, sympy.Expr]]],
+    offsets: dict[HostDim, sympy.Expr],
+    limits: dict[sympy.Symbol, tuple[int | None, int | None]] | None,
+) -> bool:
+    """Do all coordinates stay in their dim, as far as views rely on it?
+
+    Under a mask a single loop of step one may leave its dim where the mask is off: the view ends where the dim does,
+    and what lies outside is not read. Gathered dims are checked by the unit that gathers."""
+    for h in buffer.dims:
+        low = first = hint(offsets[h])
+        high = last = low
+        for d, c in terms[h]:
+            begin, end = (limits or {}).get(d.symbol, (None, None))
+            step, stop = hint(c), hint(d.extent) - 1
+            high += step * stop
+            first += step * max(begin or 0, 0)
+            last += step * (stop if end is None else min(end - 1, stop))
+        alone = len(terms[h]) == 1 and terms[h][0][1] == 1
+        leaves = low < 0 or high >= hint(h.extent)
+        hidden = limits is not None and (h is buffer.dims[0] or (first >= 0 and last < hint(h.extent)))
+        if leaves and not (hidden and alone):
+            return False
+    return True
 
 
 def _greedy(buffer: Geometry, constant: sympy.Expr) -> dict[HostDim, sympy.Expr]:

@@ -9,8 +9,12 @@ Extension points used: ``register_backend_for_device`` (scheduling, wrapper, pos
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import sympy
 import torch
+from torch._dispatch.python import enable_python_dispatcher
 from torch._inductor import config, ir
 from torch._inductor.codegen.common import (
     BackendFeature,
@@ -21,6 +25,7 @@ from torch._inductor.codegen.common import (
 )
 from torch._inductor.codegen.wrapper import PythonWrapperCodegen
 from torch._inductor.custom_graph_pass import CustomGraphModulePass, get_hash_for_files
+from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.ir import Pointwise, Reduction, TensorBox
 from torch._inductor.lowering import register_lowering
 from torch._inductor.ops_handler import DefaultHandler
@@ -32,6 +37,7 @@ from torch._inductor.scheduler import (
 )
 from torch._inductor.utils import get_fused_kernel_name, get_kernel_metadata
 from torch._inductor.virtualized import V, ops
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._sympy.functions import (
     CeilDiv,
     FloorDiv,
@@ -76,11 +82,12 @@ __all__ = [
     "host_scalar",
     "ir",
     "ops",
-    "real_name",
+    "real_place",
     "register_backend_for_device",
     "register_device_op_overrides",
     "register_lowering",
     "sizevars",
+    "trace_with_decompositions",
 ]
 
 
@@ -112,6 +119,12 @@ class SizeVars:
         return bool(V.graph.sizevars.statically_known_equals(a, b))
 
 
+def trace_with_decompositions(fn: Callable[..., Any], values: Sequence[Any]) -> torch.fx.GraphModule:
+    """The aten graph of ``fn`` for fake tensors and symbolic numbers, after Inductor's decompositions."""
+    with V.fake_mode, enable_python_dispatcher():
+        return make_fx(fn, select_decomp_table(), tracing_mode="real")(*values)
+
+
 def sizevars() -> SizeVars:
     """Size facts of the current graph."""
     return SizeVars()
@@ -122,14 +135,16 @@ def graph_input(name: str) -> bool:
     return name in V.graph.graph_inputs or name in V.graph.constants
 
 
-def real_name(name: str) -> str:
-    """The buffer that holds the memory of a name: an operation that mutates an input writes to the input, and a
-    part of a concatenation writes into the whole (its index counts from there)."""
+def real_place(name: str) -> tuple[str, sympy.Expr]:
+    """The buffer that holds the memory of a name, and the element of it at which the name's own indices begin: an
+    operation that mutates an input writes to the input, and a part of a concatenation writes into the whole."""
     scheduler = V.graph.scheduler
     name = scheduler.mutation_real_name.get(name, name) if scheduler is not None else name
-    buffer = V.graph.try_get_buffer(name)
-    layout = getattr(buffer, "layout", None)
-    return real_name(layout.view.get_name()) if isinstance(layout, ir.NonOwningLayout) else name
+    layout = getattr(V.graph.try_get_buffer(name), "layout", None)
+    if not isinstance(layout, ir.NonOwningLayout):
+        return name, sympy.Integer(0)
+    whole, start = real_place(layout.view.get_name())
+    return whole, start + layout.view.get_layout().offset
 
 
 def buffer_of(name: str) -> tuple[list[sympy.Expr], list[sympy.Expr], torch.dtype]:

@@ -18,9 +18,10 @@ import torch
 from ..ktir.builder import Carried, KernelBuilder, Tensor
 from ..ktir.builder import Dim as Num
 from .access import Access, format_of, geometry, resolve
-from .compat import DefaultHandler, SchedulerNode, V, host_scalar, real_name, sizevars
+from .compat import DefaultHandler, SchedulerNode, V, host_scalar, real_place, sizevars
 from .domain import Dim, exact_div, linear
 from .errors import Unsupported
+from .irregular import load_elements, masked_index, store_elements
 from .plan import KernelPlan, bound_of, in_reduction
 from .pointwise import elementwise
 from .record import node_variables, simplified
@@ -62,12 +63,12 @@ class Emitter(DefaultHandler):
         self.tiles = tiles
         self.removed = removed
         self.algebra = Algebra(builder, plan.axis_order, lambda d: tiles.block[d])
-        self.loaded: dict[tuple[str, sympy.Expr], Operand] = {}
+        self.loaded: dict[tuple[Any, ...], Operand] = {}
         self.stored: dict[str, Operand] = {}
         self.sources: dict[int, Access] = {}
         self.gathered: dict[sympy.Symbol, Gathered] = {}
         self.index_bytes = 0
-        self.masks = 0
+        self.masks: list[Operand] = []  # masks that the current load stands under
         self.partial: Tensor | None = None  # partial sums of a contraction that goes block by block
         self.held: list[tuple[str, sympy.Expr]] | None = None  # stores to be done after the last block
         self.running: Carried | None = None  # running values of reductions that go block by block
@@ -76,7 +77,8 @@ class Emitter(DefaultHandler):
     # -- memory ----
 
     def _access(self, name: str, index: sympy.Expr) -> Access:
-        index, name = simplified(index, self.plan.dims), real_name(name)
+        name, start = real_place(name)
+        index = simplified(index + start, self.plan.dims)
         limits = self.guards.get((name, index), {}) if self.masks else None
         return resolve(geometry(name), index, self.plan.dims, set(self.gathered), limits)
 
@@ -85,19 +87,21 @@ class Emitter(DefaultHandler):
             return self.stored[name]
         if name in self.tiles.scalars:
             return Value(self.tiles.scalars[name], ())
-        key = (name, sympy.expand(index))
+        key = (name, sympy.expand(index), *map(id, self.masks))
         if key not in self.loaded:
             self.loaded[key] = self._load(self._access(name, index))
         return self.loaded[key]
 
     def _load(self, access: Access) -> Operand:
         wanted = [s for c in access.coordinates for s in c.indirect]
-        if wanted:
+        if not self.tiles.regular(access):
+            tensor, dims = load_elements(self, access.by_element(self.plan.dims))
+        elif wanted:
             tensor, dims = self.tiles.gather(access, {s: self._index_view(self.gathered[s]) for s in wanted})
         else:
             tensor, dims = self.tiles.load(access)
         value = self._widen(tensor, dims, access.geometry.dtype)
-        if not wanted and access.geometry.format.element == "i32":
+        if access.coordinates and not wanted and access.geometry.format.element == "i32":
             self.sources[id(value)] = access
         return value
 
@@ -109,7 +113,7 @@ class Emitter(DefaultHandler):
             return Value(self.b.op("arith.extsi", tensor, result="i32"), dims, tensor)
         return Value(tensor, dims, tensor)
 
-    def _narrow(self, value: Value, dtype: torch.dtype, element: str) -> Any:
+    def narrow(self, value: Value, dtype: torch.dtype, element: str) -> Any:
         value = self.algebra.cast(value, register_kind(dtype))  # type: ignore[assignment]
         if value.kind == "i1":
             return self.b.op("arith.uitofp", value.tensor, result=element)
@@ -132,11 +136,12 @@ class Emitter(DefaultHandler):
         if name in self.removed:
             return
         access = self._access(name, index)
-        if any(c.indirect for c in access.coordinates):
-            raise Unsupported(f"scatter into {name}")
+        if not self.tiles.regular(access, store=True):
+            store_elements(self, access.by_element(self.plan.dims), value)
+            return
         dims = [d for d in self.plan.axis_order if d in self.plan.blocks and d in access.dims]
         whole = self.algebra.materialise(value, dims)
-        out = self._narrow(whole, access.geometry.dtype, access.geometry.format.element)
+        out = self.narrow(whole, access.geometry.dtype, access.geometry.format.element)
         self.tiles.store(access, out, dims)
 
     def store_reduction(self, name: str, index: sympy.Expr, value: Operand) -> None:
@@ -162,8 +167,8 @@ class Emitter(DefaultHandler):
     def _index_view(self, g: Gathered) -> GatherIndex:
         """Where the gather unit reads its indices: the index buffer itself, or LX for computed ones."""
         dims = g.value.dims
-        if g.source is not None and g.wrap is None and all(c.dim.tile_stride is None for c in g.source.coordinates):
-            access = g.source
+        access = g.source if g.wrap is None and not self.masks else None
+        if access is not None and all(c.dim.tile_stride is None for c in access.coordinates):
             walk = {c.terms[0][0]: c for c in access.coordinates if len(c.terms) == 1}
             if all(len(c.terms) <= 1 and all(s == 1 for _, s in c.terms) for c in access.coordinates):
                 view = self.b.view(
@@ -180,17 +185,23 @@ class Emitter(DefaultHandler):
                     for c in access.coordinates
                 ] or [(None, 0)]
                 return GatherIndex(view, tuple(at), tuple(d for d in dims if d in walk))
-        value = g.value
-        if g.wrap is not None:
-            size = self._splat_index(g.wrap, dims)
-            low = self.algebra.apply("arith.cmpi slt", [value, Number(0, "i32")], "i32")
-            wrapped = self.algebra.apply("arith.addi", [value, size], "i32")
-            value = elementwise(self.algebra, "where", [low, wrapped, value])  # type: ignore[assignment]
+        return self.computed_view(self._wrapped(g))
+
+    def _wrapped(self, g: Gathered) -> Operand:
+        """The value of an index, counted from the end where it is negative."""
+        if g.wrap is None:
+            return g.value
+        low = self.algebra.apply("arith.cmpi slt", [g.value, Number(0, "i32")], "i32")
+        wrapped = self.algebra.apply("arith.addi", [g.value, self.size_value(g.wrap)], "i32")
+        return elementwise(self.algebra, "where", [low, wrapped, g.value])  # type: ignore[return-value]
+
+    def computed_view(self, value: Operand) -> GatherIndex:
+        """Indices written to LX for the gather unit."""
+        value = masked_index(self, value)
+        dims = value.dims if isinstance(value, Value) else ()
         for d in dims:  # lanes beyond the extent hold padding, which must not be taken for an index
             if exact_div(d.extent, self.plan.blocks.get(d, d.extent)) is None:
-                inside = self.algebra.apply(
-                    "arith.cmpi slt", [self._index_value(d.symbol), self._splat_index(d.extent, ())]
-                )
+                inside = self.algebra.apply("arith.cmpi slt", [self.index_value(d.symbol), self.size_value(d.extent)])
                 value = elementwise(self.algebra, "where", [inside, value, Number(0, "i32")])  # type: ignore[assignment]
         value = self.algebra.materialise(self.algebra.cast(value, "i32"), dims)
         shape = [self.tiles.block[d] for d in dims] or [1]
@@ -199,10 +210,15 @@ class Emitter(DefaultHandler):
         strides = [1] * len(shape)
         for i in range(len(shape) - 2, -1, -1):
             strides[i] = strides[i + 1] * int(shape[i + 1])  # type: ignore[arg-type]
-        view = self.b.view(self.index_bytes // 4, shape, strides, "i32", space="ct_local")
+        at = self.index_bytes // 4
         self.index_bytes += -(-strides[0] * int(shape[0]) * 4 // 128) * 128  # type: ignore[arg-type]
+        view = self.b.view(at, shape, strides, "i32", space="ct_local")
         self.b.store(value.tensor, view, [0] * len(shape), shape)
         return GatherIndex(view, tuple((d, 0) for d in dims) or ((None, 0),), dims)
+
+    def size_value(self, size: sympy.Expr) -> Operand:
+        """A size as an i32 value."""
+        return self._splat_index(size, ())
 
     def _splat_index(self, size: sympy.Expr, dims: tuple[Dim, ...]) -> Operand:
         n = self.tiles.number(size)
@@ -213,33 +229,51 @@ class Emitter(DefaultHandler):
 
     def index_expr(self, expr: sympy.Expr, dtype: torch.dtype) -> Operand:
         expr = simplified(sympy.sympify(expr), self.plan.dims)
-        return self.algebra.cast(self._index_value(expr), register_kind(dtype))
+        return self.algebra.cast(self.index_value(expr), register_kind(dtype))
 
-    def _index_value(self, expr: sympy.Expr) -> Operand:
-        """An integer expression over the dims of the kernel as an i32 value."""
-        parts = linear(expr, self.plan.dims)
+    def index_value(self, expr: sympy.Expr) -> Operand:
+        """An integer expression over the dims of the kernel and gathered values as an i32 value."""
+        expr = sympy.sympify(expr)
+        if expr in self.gathered:
+            return self._wrapped(self.gathered[expr])
+        parts = None if expr.free_symbols & set(self.gathered) else linear(expr, self.plan.dims)
         if parts is None:
-            args = [self._index_value(a) for a in expr.args]
-            name = {
-                "FloorDiv": "floordiv",
-                "Mod": "remainder",
-                "PythonMod": "remainder",
-                "Add": "add",
-                "Mul": "mul",
-            }
-            kind = type(expr).__name__
-            if kind == "ModularIndexing":
-                q = elementwise(self.algebra, "floordiv", args[:2])
-                return elementwise(self.algebra, "remainder", [q, args[2]])  # type: ignore[return-value,list-item]
-            if kind not in name:
-                raise Unsupported(f"index expression {expr}")
-            out = args[0]
-            for a in args[1:]:
-                out = elementwise(self.algebra, name[kind], [out, a])  # type: ignore[assignment]
-            return out
-        base: Num = self.tiles.number(parts[1])
+            return self._computed_index(expr)
+        return self._affine_index(*parts)
+
+    def _computed_index(self, expr: sympy.Expr) -> Operand:
+        names = {
+            "FloorDiv": "floordiv",
+            "Mod": "remainder",
+            "PythonMod": "remainder",
+            "Add": "add",
+            "Mul": "mul",
+            "Max": "maximum",
+            "Min": "minimum",
+        }
+        kind = type(expr).__name__
+        args = list(expr.args)
+        if kind == "Add":  # what is affine is one sum
+            plain = [a for a in args if not a.free_symbols & set(self.gathered) and linear(a, self.plan.dims)]
+            args = [a for a in args if a not in plain] + ([sympy.Add(*plain)] if plain else [])
+        values = [self.index_value(a) for a in args]
+        if kind == "ModularIndexing":
+            q = elementwise(self.algebra, "floordiv", values[:2])
+            return elementwise(self.algebra, "remainder", [q, values[2]])  # type: ignore[return-value,list-item]
+        if kind not in names and kind != "Abs":
+            raise Unsupported(f"index expression {expr}")
+        if kind == "Abs":
+            return elementwise(self.algebra, "abs", values)  # type: ignore[return-value]
+        out = values[0]
+        for v in values[1:]:
+            out = elementwise(self.algebra, names[kind], [out, v])  # type: ignore[assignment]
+        return out
+
+    def _affine_index(self, coefficients: dict[Dim, sympy.Expr], constant: sympy.Expr) -> Operand:
+        """sum(coefficient * dim) + constant"""
+        base: Num = self.tiles.number(constant)
         total: Operand | None = None
-        for d, c in parts[0].items():
+        for d, c in coefficients.items():
             step = self.tiles.number(c)
             base = self.b.add(base, self.b.mul(step, self.tiles.start[d]))
             if d in self.tiles.block:
@@ -293,9 +327,9 @@ class Emitter(DefaultHandler):
         return x
 
     def masked(self, mask: Operand, body: Any, other: Any) -> Operand:
-        self.masks += 1
+        self.masks.append(mask)
         inside = body()
-        self.masks -= 1
+        self.masks.pop()
         fill = self.algebra.cast(Number(other, "f32" if isinstance(other, float) else "i32"), inside.kind)
         return elementwise(self.algebra, "where", [mask, inside, fill])  # type: ignore[return-value]
 
@@ -326,7 +360,7 @@ class Emitter(DefaultHandler):
         d = self.plan.blocked
         if exact_div(d.extent, self.plan.blocks[d]) is None:
             end = self._splat_index(d.extent, ())
-            inside = self.algebra.apply("arith.cmpi slt", [self._index_value(d.symbol), end])
+            inside = self.algebra.apply("arith.cmpi slt", [self.index_value(d.symbol), end])
             neutral = Number(NEUTRAL[kind][value.kind], value.kind)
             value = elementwise(self.algebra, "where", [inside, value, neutral])  # type: ignore[assignment]
         block = self._fold(COMBINERS[kind], value, reduced)

@@ -110,15 +110,25 @@ class GraphPass(CustomGraphModulePass):
 
         from .. import _device
 
-        own = sorted(str(p) for p in Path(__file__).parent.glob("*.py"))
+        own = sorted(str(p) for p in Path(__file__).parent.rglob("*.py"))
         return get_hash_for_files((*own, str(_device.__file__)))
 
     def __call__(self, gm: torch.fx.GraphModule) -> None:
-        for node in list(gm.graph.nodes):
-            rewrite = _REWRITES.get(node.target) if node.op == "call_function" else None
+        from .expand import expand_node
+
+        waiting = [n for n in gm.graph.nodes if n.op == "call_function"]
+        while waiting:
+            node = waiting.pop()
             value = node.meta.get("val")
             first = value[0] if isinstance(value, (tuple, list)) else value
-            if rewrite is None or not isinstance(first, torch.Tensor) or first.device.type != DEVICE:
+            if not isinstance(first, torch.Tensor) or first.device.type != DEVICE:
+                continue
+            added = expand_node(node)
+            if added is not None:
+                waiting.extend(added)
+                continue
+            rewrite = _REWRITES.get(node.target)
+            if rewrite is None:
                 continue
             with gm.graph.inserting_before(node):
                 replacement = rewrite(_emitter(gm.graph, node), node)

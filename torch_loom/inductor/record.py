@@ -9,7 +9,7 @@ from typing import Any
 import sympy
 import torch
 
-from .compat import DefaultHandler, Identity, SchedulerNode, V, host_scalar, real_name, sizevars
+from .compat import DefaultHandler, Identity, SchedulerNode, V, host_scalar, real_place, sizevars
 from .domain import Dim, variables
 
 
@@ -115,14 +115,16 @@ class _Recorder(DefaultHandler):
         gathered, symbols = self._index(index)
         limits = _merge([x for mask in self.masks if isinstance(mask, Shadow) for x in mask.limits])
         if name not in self.removed:
-            touch = Touch(real_name(name), index, False, gathered, bool(self.masks), limits)
+            whole, start = real_place(name)
+            touch = Touch(whole, index + start, False, gathered, bool(self.masks), limits)
             self.record.touches.append(touch)
         return Shadow(symbols)
 
     def store(self, name: str, index: sympy.Expr, value: Any, mode: str | None = None) -> None:
         gathered, _ = self._index(index)
         if name not in self.removed:
-            self.record.touches.append(Touch(real_name(name), index, True, gathered))
+            whole, start = real_place(name)
+            self.record.touches.append(Touch(whole, index + start, True, gathered))
 
     def store_reduction(self, name: str, index: sympy.Expr, value: Any) -> None:
         self.store(name, index, value)

@@ -100,6 +100,47 @@ class Tiles:
 
     # -- views ----
 
+    def regular(self, access: Access, store: bool = False) -> bool:
+        """Can views and tiles express the access? Otherwise it goes element by element (``irregular.py``)."""
+        gathers = any(c.indirect for c in access.coordinates)
+        if access.linear is not None or (store and gathers):
+            return False
+        per_stick = access.geometry.format.per_stick
+        for c in access.coordinates:
+            tiled = sorted(((d, s) for d, s in c.terms if d in self.block), key=lambda t: hint(t[1]))
+            if c.indirect and (len(c.indirect) > 1 or c.terms or c.offset != 0 or c.dim.tile_stride is not None):
+                return False
+            if c.dim.tile_stride is None:
+                if gathers and (len(tiled) > 1 or (tiled and tiled[0][1] != 1)):
+                    return False
+                continue
+            step: Num = 1
+            for i, (d, s) in enumerate(tiled):
+                if self.number(s) != step or (i + 1 < len(tiled) and self.block[d] != self.extent[d]):
+                    return False
+                step = self.b.mul(step, self.block[d])
+            if (store or gathers) and tiled and not self._whole_sticks(c, step, per_stick):
+                return False
+            if store and not self._to_the_end(c, tiled):
+                return False
+        return True
+
+    def _to_the_end(self, c: Coordinate, tiled: Sequence[tuple[Dim, sympy.Expr]]) -> bool:
+        """Does no tile reach past its loop, except where the host dim ends too?"""
+        if all(self.block[d] == self.extent[d] for d, _ in tiled):
+            return True
+        d, _ = tiled[-1]
+        block = self.block[d]
+        if isinstance(block, int) and exact_div(d.extent, sympy.Integer(block)) is not None:
+            return True
+        end = sympy.expand(c.offset + sum(s * (e.extent - 1) for e, s in c.terms) + 1)
+        return bool(end == c.dim.extent)
+
+    def _whole_sticks(self, c: Coordinate, block: Num, per_stick: int) -> bool:
+        """Do tiles of ``block`` lanes start at a stick, or lie inside of one?"""
+        step = self._divides(c, per_stick)
+        return step % per_stick == 0 or (isinstance(block, int) and step % block == 0 and per_stick % block == 0)
+
     def _lane_entries(self, c: Coordinate, per_stick: int) -> tuple[list[Entry], Num | None]:
         """(tile, lane) entries of a split lane dim and the lane at which the wanted run begins
         (None when the entries are exact)."""
@@ -126,16 +167,11 @@ class Tiles:
         return entries, lane
 
     def _join(self, c: Coordinate, tiled: Sequence[tuple[Dim, sympy.Expr]]) -> Dim:
-        """One dim for several that together walk a contiguous run of lanes."""
+        """One dim for several that together walk a contiguous run of lanes (see ``regular``)."""
         ordered = sorted(tiled, key=lambda t: hint(t[1]))
         step: Num = 1
-        for d, s in ordered:
-            if self.number(s) != step:
-                raise Unsupported(f"access along the sticks of {c.dim} with step {s} in the default layout")
+        for d, _ in ordered:
             step = self.b.mul(step, self.block[d])
-        for d, _ in ordered[:-1]:
-            if self.block[d] != self.extent[d]:
-                raise Unsupported(f"access along the sticks of {c.dim} by partial inner loops")
         parts = tuple(d for d, _ in reversed(ordered))
         name = sympy.Symbol("_".join(str(d.symbol) for d in parts), integer=True, nonnegative=True)
         joined = Dim(name, sympy.Mul(*(d.extent for d in parts)), parts[-1].suffix)
@@ -179,7 +215,8 @@ class Tiles:
             out = math.gcd(out, int(v) if v.is_Integer else 1)
         return out or per_stick
 
-    def _entries(self, access: Access) -> tuple[list[Entry], Num | None]:
+    def _entries(self, access: Access, store: bool = False) -> tuple[list[Entry], Num | None]:
+        """View dims of an access. A store ends where its loop does: what lies behind in the same dim is not its own."""
         entries: list[Entry] = []
         lane_at: Num | None = None
         for c in access.coordinates:
@@ -190,6 +227,8 @@ class Tiles:
             size, stride = self.number(c.dim.extent), self.number(c.dim.device_stride)
             tiled = [(d, s) for d, s in c.terms if d in self.block]
             if len(tiled) == 1 and tiled[0][1] == 1 and self._bounded(c, tiled[0][0]):
+                if store and len(c.terms) == 1:
+                    size = self.b.add(self.number(c.offset), self.extent[tiled[0][0]])
                 entries.append(Entry(size, stride, self.base_of(c), self.block[tiled[0][0]], tiled[0][0]))
                 continue
             if not tiled:
@@ -252,9 +291,7 @@ class Tiles:
 
     def store(self, access: Access, value: Tensor, dims: Sequence[Dim]) -> None:
         """Store a value whose axes are ``dims`` (all tile dims of the access, any order)."""
-        entries, lane_at = self._entries(access)
-        if lane_at not in (None, 0):
-            raise Unsupported(f"store into {access.geometry.name} inside a stick of a default layout")
+        entries, lane_at = self._entries(access, store=True)
         order = _together(entries)
         axes = [entries[i] for i in order]
         wanted = list(dict.fromkeys(e.dim for e in axes if e.dim is not None))
@@ -278,7 +315,7 @@ class Tiles:
         self.b.store(value, view, [e.at for e in entries], [e.extent for e in entries], order)
 
     def gather(self, access: Access, indices: dict[sympy.Symbol, GatherIndex]) -> tuple[Tensor, tuple[Dim, ...]]:
-        """Load through index views: every axis of the result is a variable of an indirect tile."""
+        """Load a regular access through index views: every axis of the result is a variable of an indirect tile."""
         axes: list[tuple[Dim, Num]] = []
 
         def variable(d: Dim, extent: Num) -> str:
@@ -294,10 +331,6 @@ class Tiles:
         for c in access.coordinates:
             stride = self.number(c.dim.device_stride)
             if c.indirect:
-                if len(c.indirect) > 1 or c.terms or c.offset != 0:
-                    raise Unsupported(f"gather from {access.geometry.name}: index plus loop on one dim")
-                if c.dim.tile_stride is not None:
-                    raise Unsupported(f"gather along the sticks of {access.geometry.name} in the default layout")
                 sizes.append(self.number(c.dim.extent))
                 strides.append(stride)
                 where = indices[c.indirect[0]]
@@ -305,13 +338,9 @@ class Tiles:
                 subscripts.append(Indirect(where.view, at))
                 continue
             if c.dim.tile_stride is not None:
-                entries, lane_at = self._lane_entries(c, per_stick)
-                if lane_at not in (None, 0):
-                    raise Unsupported(f"gather from {access.geometry.name} at a lane offset")
+                entries, _ = self._lane_entries(c, per_stick)
             else:
                 tiled = [(d, s) for d, s in c.terms if d in self.block]
-                if len(tiled) > 1 or (tiled and tiled[0][1] != 1):
-                    raise Unsupported(f"gather from {access.geometry.name} with several loops on one dim")
                 d = tiled[0][0] if tiled else None
                 extent = self.block[d] if d else 1
                 entries = [Entry(self.number(c.dim.extent), stride, self.base_of(c), extent, d)]

@@ -17,8 +17,8 @@ from itertools import permutations
 from torch_loom.scheduler import expr as ex
 from torch_loom.scheduler.errors import ScheduleError
 from torch_loom.scheduler.expr import ONE, ZERO, Expr
-from torch_loom.scheduler.footprint import Clip, Footprint, LaneCut, Split, footprint, split_tile
-from torch_loom.scheduler.kernel import Tile
+from torch_loom.scheduler.footprint import Clip, Footprint, LaneCut, Split, footprint, names_of, split_tile
+from torch_loom.scheduler.kernel import Indirect, Tile
 from torch_loom.scheduler.plan import DimPlan
 from torch_loom.scheduler.rewrite import recombine, substitute
 
@@ -90,6 +90,8 @@ class _Planner:
             return False
         if not all(tile.view.strides[k].divisible(self.lanes) for k in foot.gathers):
             return False
+        if self._run_indices():  # the elements of a stick would come from different places
+            return False
         span, count = 1, 1
         for v in self.run:
             stride = foot.strides[v]
@@ -103,6 +105,13 @@ class _Planner:
             return False
         dense = self._dense(ranked)
         return dense if self.store else dense or span <= _WASTE * count + self.lanes
+
+    def _run_indices(self) -> bool:
+        """Does a gathered index vary along the run?"""
+        names = names_of(self.tile.vars)
+        along = {names[v] for v in self.run}
+        read = [self.tile.coords[k] for k in self.foot.gathers]
+        return any(a.name in along for c in read if isinstance(c, Indirect) for e in c.at for a in e.atoms())
 
     def _dense(self, ranked: list[int]) -> bool:
         """True if the run holds every element of its stretch exactly once."""

@@ -1,0 +1,236 @@
+"""PyTorch's own operator samples through ``torch.compile`` on ``spyre``, op by op, against the host.
+
+``python tests/inductor/sweep.py [--dtype float16] [--match REGEX] [--shard I/N] [--samples K] [-o FILE]`` prints one
+line per operator: ``pass``, ``refused`` (one clear error), ``wrong``, ``crash`` (a foreign error) or ``hang``, with the
+reason of the first sample that did not pass. Falling back to the host counts as refused.
+
+The expected value is computed on the host in float32 from the values that the device holds, so differences are the
+arithmetic of the kernels. Half results may differ by ``ROUNDINGS`` df16 roundings of the largest magnitude involved.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing as mp
+import os
+import re
+import sys
+import time
+import warnings
+from typing import Any
+
+DTYPES = ("float16", "float32", "int64", "bool")
+ROUNDINGS = 8  # df16 roundings on the way to a result: intermediates that leave a kernel round once each
+HALF_STEP = 2.0**-10
+SECONDS = 120  # per operator
+
+
+def _map(value: Any, leaf: Any) -> Any:
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return leaf(value)
+    if isinstance(value, (list, tuple)):
+        parts = [_map(v, leaf) for v in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    if isinstance(value, dict):
+        return {k: _map(v, leaf) for k, v in value.items()}
+    return value
+
+
+def _leaves(value: Any) -> list[Any]:
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, (list, tuple)):
+        return [x for v in value for x in _leaves(v)]
+    if isinstance(value, dict):
+        return [x for v in value.values() for x in _leaves(v)]
+    return [value]
+
+
+def _same(out: Any, expected: Any, half: bool) -> str | None:
+    """Why ``out`` is not ``expected``; None when it is, within the arithmetic of the dtype."""
+    import torch
+
+    if not isinstance(expected, torch.Tensor):
+        return None if out == expected else f"{out!r} instead of {expected!r}"
+    if out.shape != expected.shape:
+        return f"shape {tuple(out.shape)} instead of {tuple(expected.shape)}"
+    if not out.is_floating_point():
+        wrong = (out.cpu() != expected.to(out.dtype)).sum().item()
+        return f"{wrong} of {out.numel()} integers differ" if wrong else None
+    got, want = out.detach().cpu().double(), expected.detach().double()
+    if half:  # overflow of a half is infinity; the device has one code for it and NaN
+        got = torch.where(got.abs() > 65504, torch.full_like(got, float("nan")), got)
+        want = torch.where(want.abs() > 65504, torch.full_like(want, float("nan")), want)
+    scale = want[want.isfinite()].abs().max().item() if want.isfinite().any() else 0.0
+    step = HALF_STEP if half else 2.0**-23
+    absolute = step * ROUNDINGS * max(scale, 2.0**-14)
+    try:
+        torch.testing.assert_close(got, want, rtol=step * ROUNDINGS, atol=absolute, equal_nan=True)
+    except AssertionError as e:
+        text = " ".join(str(e).split())
+        found = re.search(r"Mismatched elements: (\d+ / \d+).*?Greatest absolute difference: (\S+)", text)
+        return f"{found[1]} differ by up to {found[2]} (largest {scale:.3g})" if found else text[:120]
+    return None
+
+
+def _held(value: Any) -> Any:
+    """What the device holds of a host value, widened to float32."""
+    import torch
+
+    def leaf(t: Any) -> Any:
+        t = t.detach()
+        if t.dtype == torch.float16:
+            return t.to("spyre").cpu().float()
+        return t.clone()
+
+    return _map(value, leaf)
+
+
+def run_sample(op: Any, sample: Any, dtype: Any) -> tuple[str, str]:
+    """(status, reason) of one sample."""
+    import torch
+
+    torch._dynamo.reset()
+    half = dtype == torch.float16
+    arguments = (sample.input, sample.args, sample.kwargs)
+    host = _map(arguments, lambda t: t.detach())
+    kept = _held(host)
+
+    def widen(v: Any) -> Any:
+        return torch.float32 if half and v == torch.float16 else v
+
+    wide = {k: widen(v) for k, v in kept[2].items()}
+    try:
+        expected = op.op(kept[0], *[widen(a) for a in kept[1]], **wide)
+    except (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError):
+        return "skip", "the host refuses the sample"
+    try:
+        placed = _map(host, lambda t: t.to("spyre"))
+        keywords = {k: torch.device("spyre") if k == "device" else v for k, v in placed[2].items()}
+        fn = torch.compile(lambda x, a, k: op.op(x, *a, **k), dynamic=False, fullgraph=True)
+        with torch.no_grad():
+            out = fn(placed[0], placed[1], keywords)
+        out = _map(out, lambda t: t.cpu())
+    except Exception as e:  # every failure is a row of the table
+        text = str(e)
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        known = next((line for line in lines if "pyre backend does not support" in line), None)
+        known = known or next((line for line in lines if "TORCH_LOOM_FALLBACK" in line), None)
+        if known:
+            return "refused", known.split("Unsupported: ")[-1]
+        return "crash", f"{type(e).__name__}: {' | '.join(lines[:3])[:300]}"
+    a, b = _leaves(out), _leaves(expected)
+    if len(a) != len(b):
+        return "wrong", f"{len(a)} results instead of {len(b)}"
+    for x, y in zip(a, b, strict=True):
+        why = _same(x, y, half)
+        if why:
+            shapes = [tuple(t.shape) for t in _leaves(arguments) if isinstance(t, torch.Tensor)]
+            return "wrong", f"{why}; inputs {shapes} {sample.args} {sample.kwargs}"[:300].replace("\n", " ")
+    return "pass", ""
+
+
+def run_op(name: str, variant: str, dtype_name: str, count: int) -> tuple[str, str]:
+    """(status, reason) of an operator: that of its worst sample."""
+    import torch
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    dtype = getattr(torch, dtype_name)
+    op = next(o for o in op_db if o.name == name and o.variant_test_name == variant)
+    torch.manual_seed(0)
+    samples = [s for s, _ in zip(op.sample_inputs("cpu", dtype, requires_grad=False), range(60), strict=False)]
+    if len(samples) > count:
+        samples = [samples[i * (len(samples) - 1) // (count - 1)] for i in range(count)]
+    results = [run_sample(op, s, dtype) for s in samples]
+    results = [r for r in results if r[0] != "skip"]
+    order = ("crash", "wrong", "refused", "pass")
+    return min(results, key=lambda r: order.index(r[0]), default=("skip", "no samples"))
+
+
+def _worker(pipe: Any) -> None:
+    os.environ["TORCH_LOOM_FALLBACK"] = "error"
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+    warnings.simplefilter("ignore")
+    import torch
+    import torch._inductor.config
+
+    torch.set_num_threads(1)
+    torch._inductor.config.fx_graph_cache = False
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    while True:
+        job = pipe.recv()
+        if job is None:
+            return
+        try:
+            pipe.send(run_op(*job))
+        except Exception as e:  # a sample that cannot be made
+            pipe.send(("skip", f"{type(e).__name__}: {e}"[:200]))
+
+
+class Worker:
+    """A process that runs operators; replaced when it dies or takes too long."""
+
+    def __init__(self) -> None:
+        self.start()
+
+    def start(self) -> None:
+        self.pipe, other = mp.get_context("spawn").Pipe()
+        self.process = mp.get_context("spawn").Process(target=_worker, args=(other,), daemon=True)
+        self.process.start()
+        other.close()
+
+    def run(self, *job: Any) -> tuple[str, str]:
+        self.pipe.send(job)
+        try:
+            if self.pipe.poll(SECONDS):
+                return self.pipe.recv()
+            status = ("hang", f"no result within {SECONDS} s")
+        except (EOFError, ConnectionResetError):
+            self.process.join(5)
+            status = ("crash", f"process died with exit code {self.process.exitcode}")
+        self.process.kill()
+        self.process.join()
+        self.start()
+        return status
+
+
+def jobs(dtype: str, match: str) -> list[tuple[str, str]]:
+    """(name, variant) of the operators that PyTorch defines for a dtype."""
+    import torch
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    wanted = getattr(torch, dtype)
+    found = [(o.name, o.variant_test_name) for o in op_db if wanted in o.dtypes]
+    return [j for j in found if re.search(match, f"{j[0]}.{j[1]}")]
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--dtype", choices=DTYPES, default="float16")
+    parser.add_argument("--match", default="")
+    parser.add_argument("--shard", default="0/1")
+    parser.add_argument("--samples", type=int, default=3)
+    parser.add_argument("-o", "--output")
+    args = parser.parse_args()
+    shard, shards = map(int, args.shard.split("/"))
+    worker, rows, started = Worker(), {}, time.monotonic()
+    for name, variant in jobs(args.dtype, args.match)[shard::shards]:
+        status, reason = worker.run(name, variant, args.dtype, args.samples)
+        key = f"{name}.{variant}" if variant else name
+        rows[key] = (status, reason)
+        print(f"{status:8}{args.dtype:9}{key:45}{reason}", flush=True)
+        if args.output:
+            with open(args.output, "w") as f:
+                json.dump(rows, f, indent=1)
+    counts = {s: sum(r[0] == s for r in rows.values()) for s in ("pass", "refused", "wrong", "crash", "hang", "skip")}
+    print(counts, f"{time.monotonic() - started:.0f} s", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""Running sums, products, maxima: every prefix is a reduction under a mask.
+
+``out[i] = fold(x[j] for j <= i)``. Long extents are cut into rows of ``ROW``: a prefix inside of its row, combined with
+the fold of all rows before it, which is a scan of its own. Work per element is then about ``ROW``, and no value waits
+for its neighbour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from . import expands
+
+aten = torch.ops.aten
+ROW = 64
+
+Fold = Callable[[torch.Tensor, int], torch.Tensor]
+
+
+def _prefixes(x: torch.Tensor, fold: Fold, neutral: float) -> torch.Tensor:
+    """Inclusive scan of the last dim."""
+    n = x.shape[-1]
+    at = torch.arange(n, device=x.device)
+    mask = at.unsqueeze(0) <= at.unsqueeze(1)
+    return fold(torch.where(mask, x.unsqueeze(-2), neutral), -1)
+
+
+def _scan(x: torch.Tensor, fold: Fold, combine: Callable[..., torch.Tensor], neutral: float) -> torch.Tensor:
+    """Inclusive scan of the last dim, by rows when it is long and its length is known."""
+    n = x.shape[-1]
+    if not isinstance(n, int) or n <= 2 * ROW:
+        return _prefixes(x, fold, neutral)
+    rows = -(-n // ROW)
+    padded = aten.constant_pad_nd(x, [0, rows * ROW - n], neutral)
+    inside = _prefixes(padded.reshape(*x.shape[:-1], rows, ROW), fold, neutral)
+    totals = _scan(inside[..., -1], fold, combine, neutral)
+    before = aten.constant_pad_nd(totals[..., :-1], [1, 0], neutral)
+    return combine(inside, before.unsqueeze(-1)).reshape(*x.shape[:-1], rows * ROW)[..., :n]
+
+
+def _along(x: torch.Tensor, dim: int, scan: Callable[[torch.Tensor], Any]) -> Any:
+    """Apply a scan of the last dim along ``dim``."""
+    if x.dim() == 0:
+        out = scan(x.reshape(1))
+        return tuple(o.reshape(()) for o in out) if isinstance(out, tuple) else out.reshape(())
+    out = scan(x.movedim(dim, -1))
+    if isinstance(out, tuple):
+        return tuple(o.movedim(-1, dim).contiguous() for o in out)
+    return out.movedim(-1, dim).contiguous()
+
+
+def _typed(x: torch.Tensor, dtype: torch.dtype | None) -> tuple[torch.Tensor, torch.dtype]:
+    """The operand in the type that the scan is computed in, and the type of the result."""
+    result = dtype or (x.dtype if x.is_floating_point() else torch.int64)
+    x = x.to(result)
+    return (x.float() if x.is_floating_point() else x), result
+
+
+@expands(aten.cumsum.default)
+def cumsum(x: torch.Tensor, dim: int, *, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """out[i] = x[0] + .. + x[i]"""
+    x, result = _typed(x, dtype)
+    return _along(x, dim, lambda v: _scan(v, lambda t, d: t.sum(d), torch.add, 0)).to(result)
+
+
+@expands(aten.cumprod.default)
+def cumprod(x: torch.Tensor, dim: int, *, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """out[i] = x[0] * .. * x[i]"""
+    x, result = _typed(x, dtype)
+    return _along(x, dim, lambda v: _scan(v, lambda t, d: t.prod(d), torch.mul, 1)).to(result)
+
+
+@expands(aten.logcumsumexp.default)
+def logcumsumexp(x: torch.Tensor, dim: int) -> torch.Tensor:
+    """out[i] = log(exp(x[0]) + .. + exp(x[i])), relative to the running maximum"""
+
+    def scan(v: torch.Tensor) -> torch.Tensor:
+        n = v.shape[-1]
+        at = torch.arange(n, device=v.device)
+        mask = at.unsqueeze(0) <= at.unsqueeze(1)
+        highest = torch.where(mask, v.unsqueeze(-2), -torch.inf).amax(-1)
+        base = torch.where(highest.isfinite(), highest, 0.0)
+        parts = torch.where(mask, torch.exp(v.unsqueeze(-2) - base.unsqueeze(-1)), 0.0)
+        return parts.sum(-1).log() + base
+
+    return _along(x.float(), dim, scan).to(x.dtype)
+
+
+def _extreme(x: torch.Tensor, dim: int, largest: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """Running extreme and the last place where it stood; NaN beats every number."""
+
+    def scan(v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        fold = (lambda t, d: t.amax(d)) if largest else (lambda t, d: t.amin(d))
+        combine = torch.maximum if largest else torch.minimum
+        values = _scan(v, fold, combine, _end(v.dtype, not largest))
+        hit = v == values
+        if v.is_floating_point():
+            hit = hit | v.isnan()
+        at = torch.arange(v.shape[-1], device=v.device).expand(v.shape)
+        return values, _scan(torch.where(hit, at, -1), lambda t, d: t.amax(d), torch.maximum, -1)
+
+    wide = x.float() if x.is_floating_point() else x.int() if x.dtype == torch.bool else x
+    values, places = _along(wide, dim, scan)
+    return values.to(x.dtype), places
+
+
+def _end(dtype: torch.dtype, high: bool) -> Any:
+    """Largest or smallest value of a type as the device computes it."""
+    if dtype.is_floating_point:
+        return torch.inf if high else -torch.inf
+    info = torch.iinfo(torch.int32 if dtype == torch.int64 else dtype)
+    return info.max if high else info.min
+
+
+@expands(aten.cummax.default)
+def cummax(x: torch.Tensor, dim: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Running maximum and its place."""
+    return _extreme(x, dim, True)
+
+
+@expands(aten.cummin.default)
+def cummin(x: torch.Tensor, dim: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Running minimum and its place."""
+    return _extreme(x, dim, False)

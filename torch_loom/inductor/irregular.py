@@ -1,0 +1,116 @@
+"""Accesses element by element: the place of every element is computed as a number.
+
+Flips, rolls, strided lanes, indices along the sticks of a default layout and every other index that is not affine in
+the loops of a kernel come here. The host-linear index is evaluated on the vector unit, split into
+coordinates by the host strides, turned into an offset on the device, and handed to the gather unit. This always
+works and costs one element a cycle, so regular accesses never take this way.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import sympy
+
+from ..ktir.builder import Dim as Num
+from ..ktir.builder import Indirect, Tensor
+from .access import Access, Geometry, ceil_sticks
+from .domain import Dim, exact_div, product
+from .pointwise import elementwise
+from .values import Number, Operand, Value
+
+if TYPE_CHECKING:
+    from .emit import Emitter
+    from .tiles import GatherIndex
+
+
+def device_elements(g: Geometry) -> sympy.Expr:
+    """Elements of a buffer on the device, padding included."""
+    if not g.dims:
+        return sympy.Integer(g.format.per_stick)
+    lane = g.dims[-1]
+    tiles = ceil_sticks(lane.extent, g.format.per_stick)
+    if len(g.dims) == 1:
+        return sympy.expand(tiles * g.format.per_stick)
+    if lane.tile_stride is None:
+        return product([g.dims[0].extent, g.dims[0].device_stride])
+    if len(g.dims) == 2:
+        return product([tiles, lane.tile_stride])
+    return product([g.dims[1].extent, g.dims[1].device_stride])
+
+
+def place(e: Emitter, access: Access) -> Operand:
+    """Offset on the device, in elements, of every point of an irregular access (i32)."""
+    g = access.geometry
+    assert access.linear is not None
+
+    def apply(name: str, x: Operand, size: sympy.Expr) -> Operand:
+        result = elementwise(e.algebra, name, [x, e.size_value(size)])
+        assert result is not None
+        return result
+
+    def plus(x: Operand | None, y: Operand) -> Operand:
+        return y if x is None else e.algebra.apply("arith.addi", [x, y], "i32")
+
+    rest = e.index_value(access.linear)
+    lane = g.dims[-1]
+    pitch = g.dims[-2].device_stride if len(g.dims) == 2 else None
+    if lane.tile_stride is None and lane.host_stride == 1 and (pitch is None or pitch == g.dims[0].host_stride):
+        return rest  # rows follow one another without padding
+    total: Operand | None = None
+    for h in g.dims[:-1]:
+        at = apply("floordiv", rest, h.host_stride)
+        rest = e.algebra.apply("arith.subi", [rest, apply("mul", at, h.host_stride)], "i32")
+        total = plus(total, apply("mul", at, h.device_stride))
+    if lane.host_stride != 1:
+        rest = apply("floordiv", rest, lane.host_stride)
+    if lane.tile_stride is None:
+        return plus(total, rest)
+    stick = sympy.Integer(g.format.per_stick)
+    tile = apply("floordiv", rest, stick)
+    rest = e.algebra.apply("arith.subi", [rest, apply("mul", tile, stick)], "i32")
+    return plus(plus(total, apply("mul", tile, lane.tile_stride)), rest)
+
+
+def load_elements(e: Emitter, access: Access) -> tuple[Tensor, tuple[Dim, ...]]:
+    """Load an irregular access; returns the value and the dim of each of its axes."""
+    index = e.computed_view(place(e, access))
+    view, subscripts = _flat(e, access.geometry, index)
+    shape = [e.tiles.block[d] for d in index.dims]
+    return e.b.gather(view, shape or [1], subscripts), index.dims
+
+
+def store_elements(e: Emitter, access: Access, value: Operand) -> None:
+    """Store to an irregular access. Points beyond the extents of the kernel write nothing."""
+    at = place(e, access)
+    dims = e.algebra.ordered(set(access.loops) & set(e.plan.blocks) | set(at.dims if isinstance(at, Value) else ()))
+    index = e.computed_view(e.algebra.materialise(at, dims))
+    out = e.narrow(e.algebra.materialise(value, dims), access.geometry.dtype, access.geometry.format.element)
+    inside = [_inside(e, d) for d in dims]
+    out = e.b.slice(out, [0] * len(out.shape), inside or [1])
+    view, subscripts = _flat(e, access.geometry, index)
+    e.b.scatter(out, view, subscripts)
+
+
+def _inside(e: Emitter, d: Dim) -> Num:
+    """Points of the current block of ``d`` that lie in its extent."""
+    block = e.tiles.block[d]
+    if isinstance(block, int) and exact_div(d.extent, sympy.Integer(block)) is not None:
+        return block
+    return e.b.min(block, e.b.sub(e.tiles.extent[d], e.tiles.start[d]))
+
+
+def _flat(e: Emitter, g: Geometry, index: GatherIndex) -> tuple:  # type: ignore[type-arg]
+    """The whole buffer as one run of elements, and the subscript that reads it at ``index``."""
+    view = e.b.view(e.tiles.bases[g.name], [e.tiles.number(device_elements(g))], [1], g.format.element)
+    at = tuple(f"%v{i}" for i in range(len(index.dims))) or ("0",)
+    return view, [Indirect(index.view, at)]
+
+
+def masked_index(e: Emitter, value: Operand) -> Operand:
+    """An index with zero where a mask is off: there it may point anywhere."""
+    for mask in e.masks:
+        chosen = elementwise(e.algebra, "where", [mask, value, Number(0, "i32")])
+        assert chosen is not None
+        value = chosen
+    return value
