@@ -10,7 +10,9 @@ import pytest
 import torch
 from helpers import check, half
 
-from torch_loom.inductor import runtime
+from torch_loom.inductor import runtime, workers
+from torch_loom.ktir import KtirError
+from torch_loom.ktir.builder import KernelBuilder
 
 PROGRAM = """
 import json, sys, torch, torch.nn.functional as F
@@ -44,6 +46,44 @@ def test_a_second_process_compiles_nothing_and_a_damaged_entry_is_compiled_again
     third, errors = run_program(tmp_path)
     assert third["sum"] == first["sum"]
     assert "damaged" in errors and third["counters"]["kernels_compiled"] == 1
+
+
+SIZES = range(8, 8 + 2 * workers.WORTH)
+
+
+def kernel_text(size: int) -> str:
+    b = KernelBuilder("kernel", 2)
+    x, out = b.buffer("x"), b.buffer("out")
+    row = b.mul(b.tile_id(), size)
+    tile = b.load(b.view(x, [2 * size, 64], [64, 1], "f16"), [row, 0], [size, 64])
+    b.store(b.op("arith.addf", tile, tile), b.view(out, [2 * size, 64], [64, 1], "f16"), [row, 0], [size, 64])
+    return b.text()
+
+
+def test_worker_processes_fill_the_cache_and_give_back_what_they_cannot_compile(monkeypatch, tmp_path):
+    monkeypatch.setenv("TORCH_LOOM_CACHE_DIR", str(tmp_path))
+    pool = workers.Pool(1)
+    monkeypatch.setattr(runtime, "_pool", lambda: pool)
+    events: list[tuple[str, str]] = []
+    undo = runtime.on_compile(lambda event, name: events.append((event, name)))
+    texts = {f"k{size}": kernel_text(size) for size in SIZES}
+    for name, text in texts.items():
+        runtime.request(name, text)
+    first = next(iter(pool._jobs.values()))
+    assert first.finished.wait(120) and first.state == "done"
+    made = [runtime._prepare(name, text) for name, text in texts.items()]
+    undo()
+    assert all(r.compiled and (r.spyrecode_dir / "spyreCodeDir/spyrecode.json").is_file() for r in made)
+    assert [n for e, n in events if e == "done"] == list(texts)
+    assert sorted(n for e, n in events if e == "start") == sorted(texts)
+
+    broken = [f"module {{ not an operation {i} }}" for i in range(workers.WORTH)]
+    for i, text in enumerate(broken):
+        runtime.request(f"b{i}", text)
+    first = next(iter(pool._jobs.values()))
+    assert first.finished.wait(120) and first.state == "failed"
+    with pytest.raises(KtirError):
+        runtime._prepare("b0", broken[0])
 
 
 def test_one_dynamic_compile_serves_every_length():

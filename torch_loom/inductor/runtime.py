@@ -23,7 +23,8 @@ from typing import Any
 import torch
 
 from .. import _device
-from ..spyrecode.errors import SpyreCodeError
+from . import config
+from .workers import Job, Pool, pool_size
 
 log = logging.getLogger(__name__)
 
@@ -96,28 +97,50 @@ def _key(text: str) -> str:
     return hashlib.sha256("\0".join([text, chip_name(), numerics, toolchain()]).encode()).hexdigest()[:40]
 
 
+@cache
+def _pool() -> Pool:
+    return Pool(pool_size(config.compile_workers))
+
+
+def _held(path: Path) -> bool:
+    """Does the cache hold a whole kernel under ``path``?"""
+    parts = ("spyreCodeDir/spyrecode.json", "debug/schedule.mlir", "debug/dataflow.mlir")
+    return all((path / part).is_file() for part in parts)
+
+
+def request(name: str, text: str) -> None:
+    """Say that a kernel will be needed: it is compiled beside this process unless a cache holds it."""
+    key = _key(text)
+    path = cache_dir() / key
+    if key in _records or _held(path):
+        return
+    wanted = {"text": text, "chip": chip_name(), "path": str(path)}
+    _pool().submit(Job(key, wanted, lambda: _tell("start", name)))
+
+
 def _prepare(name: str, text: str) -> KernelRecord:
     key = _key(text)
     if key in _records:
         return _records[key]
+    label = name
     if any(r.name == name for r in _records.values()):  # another graph's kernel, or other sizes of this one
         name = f"{name}_{key[:6]}"
     path = cache_dir() / key
     started = time.perf_counter()
-    parts = ("spyreCodeDir/spyrecode.json", "debug/schedule.mlir", "debug/dataflow.mlir")
-    if all((path / part).is_file() for part in parts):
+    compiled = _pool().take(key)
+    if compiled:
+        _tell("done", label)
+    elif _held(path):
         _tell("cached", name)
-        compiled = False
     else:
         from .. import arch, ktir, scheduler
 
         _tell("start", name)
         program = ktir.load(text)
-        result = scheduler.compile(program, "kernel", arch.load(chip_name()))
-        result.save(path)
+        scheduler.compile(program, "kernel", arch.load(chip_name())).save(path)
         compiled = True
-        counters["kernels_compiled"] += 1
         _tell("done", name)
+    counters["kernels_compiled"] += compiled
     counters["kernels_loaded"] += 1
     debug = path / "debug"
     record = KernelRecord(
@@ -154,7 +177,7 @@ class LoomKernel:
         path = self.record.spyrecode_dir
         try:
             return _device.prepare(str(path), self.name)
-        except (RuntimeError, SpyreCodeError) as damage:
+        except (RuntimeError, ValueError) as damage:  # SpyreCodeError is a ValueError
             if self.record.compiled:
                 raise
             log.warning("cached kernel %s in %s is damaged (%s); compiling it again", self.name, path, damage)

@@ -23,7 +23,6 @@ from .compat import (
     sizevars,
 )
 from .domain import Misaligned, product
-from .emit import emit_kernel
 from .plan import align, flatten, groups, make_plan
 
 
@@ -109,6 +108,9 @@ class LoomScheduling(BaseScheduling):
 
     def codegen_node(self, node: FusedSchedulerNode | SchedulerNode) -> None:
         """Generate and call the kernel of a (fused) node."""
+        from . import runtime  # not needed, and not loaded, where a cached graph is found
+        from .emit import emit_kernel
+
         nodes = flatten(node)
         kernel = TileKernel()
         kernel.store_buffer_names.update(name for n in nodes for name in n.get_buffer_names())
@@ -137,6 +139,7 @@ class LoomScheduling(BaseScheduling):
             self.names[key] = name
             origins, detailed = get_kernel_metadata(nodes, wrapper)
             body = f"loom_kernel({name!r}, '''\n{text}''', {kinds!r}, {layouts!r})"
+            runtime.request(name, text)
             wrapper.define_kernel(name, body, f"{origins}\n{detailed}", gpu=False)
         with V.set_kernel_handler(kernel):
             for n in nodes:
