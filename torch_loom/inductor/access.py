@@ -12,7 +12,7 @@ E is the number of elements in a stick. Everything here is symbolic; nothing is 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import sympy
 import torch
@@ -140,10 +140,12 @@ class Coordinate:
 
 @dataclass(frozen=True)
 class Access:
-    """An access of a buffer, coordinate by coordinate."""
+    """An access of a buffer, coordinate by coordinate. Under a mask, ``limits`` are the ranges of loops in
+    which it can be on; outside of them the coordinates may leave the buffer."""
 
     geometry: Geometry
     coordinates: tuple[Coordinate, ...]
+    limits: dict[sympy.Symbol, tuple[int | None, int | None]] = field(default_factory=dict)
 
     @property
     def lane_dims(self) -> list[Dim]:
@@ -204,6 +206,7 @@ def resolve(
     return Access(
         buffer,
         tuple(Coordinate(h, tuple(terms[h]), offsets[h], tuple(gathered.get(h, []))) for h in buffer.dims),
+        limits or {},
     )
 
 

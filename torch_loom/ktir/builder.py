@@ -397,9 +397,7 @@ class KernelBuilder:
         tile = self._tile(view, at, shape, order)
         self._emit(f"ktdp.store {value.name}, {tile} : {value.type}, <{_dims(value.shape)}index>")
 
-    def gather(self, view: View, shape: Sequence[Dim], subscripts: Sequence[str | Indirect]) -> Tensor:
-        """Indirect tile over variables ``%v0 .. `` of extents ``shape``. A subscript is an affine text
-        over the variables and index values, or an ``Indirect`` whose subscripts are such texts."""
+    def _indirect_tile(self, view: View, shape: Sequence[Dim], subscripts: Sequence[str | Indirect]) -> str:
         box, symbols = _box(shape)
         variables = [f"%v{i}" for i in range(len(shape))]
         parts, types = [], [view.type]
@@ -411,13 +409,26 @@ class KernelBuilder:
                 parts.append(f"({s})")
         bound = f" symbols({', '.join(s.name for s in symbols)})" if symbols else ""
         kind = f"!ktdp.access_tile<{_dims(shape)}index>"
-        tile = self._define(
+        return self._define(
             f"ktdp.construct_indirect_access_tile intermediate_variables({', '.join(variables)}) "
             f"{view.name}[{', '.join(parts)}]{bound} {{variables_space_order = {_order(range(len(shape)))}, "
             f"variables_space_set = {box}}} : {', '.join(types)} -> {kind}"
         )
+
+    def gather(self, view: View, shape: Sequence[Dim], subscripts: Sequence[str | Indirect]) -> Tensor:
+        """Indirect tile over variables ``%v0 .. `` of extents ``shape``. A subscript is an affine text
+        over the variables and index values, or an ``Indirect`` whose subscripts are such texts."""
+        tile = self._indirect_tile(view, shape, subscripts)
         name = self._define(f"ktdp.load {tile} : <{_dims(shape)}index> -> {tensor_type(shape, view.dtype)}")
         return Tensor(name, tuple(shape), view.dtype)
+
+    def scatter(self, value: Tensor, view: View, subscripts: Sequence[str | Indirect]) -> None:
+        """Write ``value`` through an indirect tile over variables of its own extents, see ``gather``. Points
+        outside of an index view write nothing; of points with the same target the last one wins."""
+        if value.dtype != view.dtype:
+            raise BuildError(f"scatter of {value.type} into {view.type}")
+        tile = self._indirect_tile(view, value.shape, subscripts)
+        self._emit(f"ktdp.store {value.name}, {tile} : {value.type}, <{_dims(value.shape)}index>")
 
     # -- tensor operations ----------------------------------------------------------------------------
 
