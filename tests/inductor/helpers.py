@@ -52,3 +52,18 @@ def close(out: torch.Tensor, expected: torch.Tensor, roundings: int = 1, absolut
         return
     relative = roundings * DF16_HALF_STEP * 1.01 if out.dtype != torch.float32 else 4e-6
     torch.testing.assert_close(out.float(), expected.float(), rtol=relative, atol=absolute)
+
+
+def moved(fn: Callable[..., torch.Tensor], *args: torch.Tensor, dynamic: bool | None = False) -> None:
+    """Compile ``fn``, which changes its first argument and returns a tensor, and compare both exactly with the
+    host: for functions that move data and compute nothing that rounds."""
+    torch._dynamo.reset()
+    torch.spyre.reset_fallbacks()
+    device_args = [a.to("spyre") for a in args]
+    held = [d.cpu() for d in device_args]
+    expected = fn(*held)
+    with torch.no_grad():
+        result = torch.compile(fn, dynamic=dynamic)(*device_args)
+    assert torch.spyre.fallbacks() == {}, torch.spyre.fallbacks()
+    assert torch.equal(result.cpu(), expected)
+    assert torch.equal(device_args[0].cpu(), held[0])

@@ -12,7 +12,7 @@ E is the number of elements in a stick. Everything here is symbolic; nothing is 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import sympy
 import torch
@@ -143,12 +143,14 @@ class Access:
     """An access of a buffer, coordinate by coordinate.
 
     An irregular access (strided or reversed lanes, indices that cross rows, several gathered dims) has no
-    coordinates; ``linear`` is its host-linear index, from which every element's place is computed."""
+    coordinates; ``linear`` is its host-linear index, from which every element's place is computed. Under a mask,
+    ``limits`` are the ranges of loops in which it can be on; outside of them the coordinates may leave the buffer."""
 
     geometry: Geometry
     coordinates: tuple[Coordinate, ...]
     linear: sympy.Expr | None = None
     loops: tuple[Dim, ...] = ()  # dims that an irregular access depends on
+    limits: dict[sympy.Symbol, tuple[int | None, int | None]] = field(default_factory=dict)
 
     @property
     def lane_dims(self) -> list[Dim]:
@@ -221,6 +223,7 @@ def resolve(
     return Access(
         buffer,
         tuple(Coordinate(h, tuple(terms[h]), offsets[h], tuple(gathered.get(h, []))) for h in buffer.dims),
+        limits=limits or {},
     )
 
 

@@ -24,7 +24,7 @@ from .errors import Unsupported
 from .irregular import load_elements, masked_index, store_elements
 from .plan import KernelPlan, bound_of, in_reduction
 from .pointwise import elementwise
-from .record import node_variables, simplified
+from .record import Limits, node_variables, simplified, widest
 from .tiles import GatherIndex, Tiles
 from .values import DF16_MAX, Algebra, Number, Operand, Value, register_kind
 
@@ -72,7 +72,7 @@ class Emitter(DefaultHandler):
         self.partial: Tensor | None = None  # partial sums of a contraction that goes block by block
         self.held: list[tuple[str, sympy.Expr]] | None = None  # stores to be done after the last block
         self.running: Carried | None = None  # running values of reductions that go block by block
-        self.guards = {(t.name, t.index): t.limits for t in plan.record.touches if t.guarded}
+        self.guards = _guards(plan)
 
     # -- memory ----
 
@@ -139,10 +139,15 @@ class Emitter(DefaultHandler):
         if not self.tiles.regular(access, store=True):
             store_elements(self, access.by_element(self.plan.dims), value)
             return
-        dims = [d for d in self.plan.axis_order if d in self.plan.blocks and d in access.dims]
+        indices = {s: self._index_view(self.gathered[s]) for c in access.coordinates for s in c.indirect}
+        written = access.dims.union(*(i.dims for i in indices.values()))
+        dims = [d for d in self.plan.axis_order if d in self.plan.blocks and d in written]
         whole = self.algebra.materialise(value, dims)
         out = self.narrow(whole, access.geometry.dtype, access.geometry.format.element)
-        self.tiles.store(access, out, dims)
+        if indices:
+            self.tiles.scatter(access, indices, out, dims)
+        else:
+            self.tiles.store(access, out, dims)
 
     def store_reduction(self, name: str, index: sympy.Expr, value: Operand) -> None:
         if self.running is not None:
@@ -165,7 +170,7 @@ class Emitter(DefaultHandler):
         return symbol
 
     def _index_view(self, g: Gathered) -> GatherIndex:
-        """Where the gather unit reads its indices: the index buffer itself, or LX for computed ones."""
+        """Where the transfer unit reads its indices: the index buffer itself, or LX for computed ones."""
         dims = g.value.dims
         access = g.source if g.wrap is None and not self.masks else None
         if access is not None and all(c.dim.tile_stride is None for c in access.coordinates):
@@ -402,6 +407,16 @@ class Emitter(DefaultHandler):
         if result is None:
             raise Unsupported(f"operation {name}")
         return result
+
+
+def _guards(plan: KernelPlan) -> dict[tuple[str, sympy.Expr], Limits]:
+    """Limits under which each guarded load is used: the widest, where several masks guard the same one."""
+    out: dict[tuple[str, sympy.Expr], Limits] = {}
+    for t in plan.record.touches:
+        if t.guarded:
+            key = (t.name, t.index)
+            out[key] = widest(out[key], t.limits) if key in out else t.limits
+    return out
 
 
 def emit_kernel(

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 
 import sympy
 
-from ..ktir.builder import Dim as Num
 from ..ktir.builder import Indirect, Tensor
 from .access import Access, Geometry, ceil_sticks
-from .domain import Dim, exact_div, product
+from .domain import Dim, product
 from .pointwise import elementwise
 from .values import Number, Operand, Value
 
@@ -86,18 +85,10 @@ def store_elements(e: Emitter, access: Access, value: Operand) -> None:
     dims = e.algebra.ordered(set(access.loops) & set(e.plan.blocks) | set(at.dims if isinstance(at, Value) else ()))
     index = e.computed_view(e.algebra.materialise(at, dims))
     out = e.narrow(e.algebra.materialise(value, dims), access.geometry.dtype, access.geometry.format.element)
-    inside = [_inside(e, d) for d in dims]
+    inside = [e.tiles.inside(d) for d in dims]
     out = e.b.slice(out, [0] * len(out.shape), inside or [1])
     view, subscripts = _flat(e, access.geometry, index)
     e.b.scatter(out, view, subscripts)
-
-
-def _inside(e: Emitter, d: Dim) -> Num:
-    """Points of the current block of ``d`` that lie in its extent."""
-    block = e.tiles.block[d]
-    if isinstance(block, int) and exact_div(d.extent, sympy.Integer(block)) is not None:
-        return block
-    return e.b.min(block, e.b.sub(e.tiles.extent[d], e.tiles.start[d]))
 
 
 def _flat(e: Emitter, g: Geometry, index: GatherIndex) -> tuple:  # type: ignore[type-arg]

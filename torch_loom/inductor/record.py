@@ -10,7 +10,7 @@ import sympy
 import torch
 
 from .compat import DefaultHandler, Identity, SchedulerNode, V, host_scalar, real_place, sizevars
-from .domain import Dim, variables
+from .domain import Dim, linear, variables
 
 
 @dataclass
@@ -40,25 +40,27 @@ class Shadow:
     limits: tuple[tuple[sympy.Symbol, int | None, int | None], ...] = ()
 
 
-def _compare(name: str, a: Any, b: Any) -> tuple[tuple[sympy.Symbol, int | None, int | None], ...]:
-    """Limits implied by a comparison of two indices whose difference is one dim and a constant."""
+def _compare(name: str, a: Any, b: Any, dims: Sequence[Dim]) -> tuple[tuple[sympy.Symbol, int | None, int | None], ...]:
+    """Limits of each dim that a comparison of two indices, linear in the dims, implies."""
     left = a.index if isinstance(a, Shadow) else None
     right = b.index if isinstance(b, Shadow) else None
     if left is None or right is None:
         return ()
-    difference = sympy.expand(left - right)
-    if len(difference.free_symbols) != 1:
+    if name in ("gt", "ge"):
+        left, right = right, left
+    parts = linear(left - right + (1 if name in ("lt", "gt") else 0), dims)  # <= 0 where the comparison holds
+    if parts is None or not all(c.is_Integer for c in (*parts[0].values(), parts[1])):
         return ()
-    (symbol,) = difference.free_symbols
-    factor, rest = difference.coeff(symbol, 1), difference.subs(symbol, 0)
-    if factor == -1:  # -d + c < 0 is d > c
-        name = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}.get(name, name)
-        factor, rest = sympy.Integer(1), -rest
-    if factor != 1 or not rest.is_Integer:
-        return ()
-    bound = -int(rest)
-    sides = {"lt": (None, bound), "le": (None, bound + 1), "gt": (bound + 1, None), "ge": (bound, None)}
-    return ((symbol, *sides[name]),) if name in sides else ()
+    terms, rest = {d: int(c) for d, c in parts[0].items()}, int(parts[1])
+    out = []
+    for d, c in terms.items():
+        # c * d <= -(rest + the least that the others can be)
+        others = [(k, o.extent) for o, k in terms.items() if o is not d]
+        if any(k < 0 and not extent.is_Integer for k, extent in others):
+            continue
+        most = -(rest + sum(k * (int(extent) - 1) for k, extent in others if k < 0))
+        out.append((d.symbol, None, most // c + 1) if c > 0 else (d.symbol, -(most // -c), None))
+    return tuple(out)
 
 
 def _merge(limits: Sequence[tuple[sympy.Symbol, int | None, int | None]]) -> Limits:
@@ -68,6 +70,17 @@ def _merge(limits: Sequence[tuple[sympy.Symbol, int | None, int | None]]) -> Lim
         lows = [v for v in (low, have[0]) if v is not None]
         highs = [v for v in (high, have[1]) if v is not None]
         out[symbol] = (max(lows) if lows else None, min(highs) if highs else None)
+    return out
+
+
+def widest(a: Limits, b: Limits) -> Limits:
+    """Ranges that hold wherever ``a`` or ``b`` does."""
+    out: Limits = {}
+    for symbol in a.keys() & b.keys():
+        (low_a, high_a), (low_b, high_b) = a[symbol], b[symbol]
+        low = None if low_a is None or low_b is None else min(low_a, low_b)
+        high = None if high_a is None or high_b is None else max(high_a, high_b)
+        out[symbol] = (low, high)
     return out
 
 
@@ -94,8 +107,9 @@ def _symbols(values: Any) -> frozenset[sympy.Symbol]:
 
 
 class _Recorder(DefaultHandler):
-    def __init__(self, record: Record, removed: set[str]) -> None:
+    def __init__(self, record: Record, removed: set[str], dims: Sequence[Dim]) -> None:
         self.record = record
+        self.dims = dims
         self.removed = removed
         self.masks: list[Any] = []
         self.indirect: dict[sympy.Symbol, frozenset[sympy.Symbol]] = {}
@@ -172,7 +186,7 @@ class _Recorder(DefaultHandler):
     def _default(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self.record.operations += 1
         if name in ("lt", "le", "gt", "ge"):
-            return Shadow(_symbols(args), limits=_compare(name, *args))
+            return Shadow(_symbols(args), limits=_compare(name, args[0], args[1], self.dims))
         if name in ("and_", "logical_and", "bitwise_and"):
             both = [x for a in args if isinstance(a, Shadow) for x in a.limits]
             return Shadow(_symbols(args), limits=tuple(both))
@@ -207,7 +221,7 @@ def record(
     """Dry-run the bodies of ``nodes`` over ``dims``; touches of ``removed`` buffers are left out."""
     out = Record()
     for node in nodes:
-        handler = _Recorder(out, removed)
+        handler = _Recorder(out, removed, dims)
         start = len(out.touches)
         with V.set_ops_handler(handler):
             node._body(*node_variables(node, numel, rnumel, dims))

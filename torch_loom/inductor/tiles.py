@@ -98,12 +98,19 @@ class Tiles:
             at = self.b.add(at, self.b.mul(self.number(step), self.start[d]))
         return at
 
+    def inside(self, d: Dim) -> Num:
+        """Extent of the current tile of ``d`` that lies within the extent of ``d``."""
+        block = self.block[d]
+        if isinstance(block, int) and exact_div(d.extent, sympy.Integer(block)) is not None:
+            return block
+        return self.b.min(block, self.b.sub(self.extent[d], self.start[d]))
+
     # -- views ----
 
     def regular(self, access: Access, store: bool = False) -> bool:
         """Can views and tiles express the access? Otherwise it goes element by element (``irregular.py``)."""
         gathers = any(c.indirect for c in access.coordinates)
-        if access.linear is not None or (store and gathers):
+        if access.linear is not None:
             return False
         per_stick = access.geometry.format.per_stick
         for c in access.coordinates:
@@ -237,12 +244,18 @@ class Tiles:
                     entries.append(Entry(size, stride, at, 1))
                 continue
             rest = Coordinate(c.dim, tuple(t for t in c.terms if t[0] not in self.block), c.offset)
+            # A mask narrows the view of its loop, so that what the mask hides is outside and reads 0.
+            within = {d: access.limits.get(d.symbol, (None, None)) for d, _ in tiled}
             at = self.base_of(rest)
+            for d, s in tiled:
+                at = self.b.add(at, self.b.mul(self.number(s), max(within[d][0] or 0, 0)))
             if at != 0:
                 entries.append(Entry(size, stride, at, 1))
             for d, s in sorted(tiled, key=lambda t: hint(t[1]), reverse=True):
                 step = self.b.mul(self.number(s), stride)
-                entries.append(Entry(self.extent[d], step, self.start[d], self.block[d], d))
+                low, high = max(within[d][0] or 0, 0), within[d][1]
+                end = self.extent[d] if high is None else self.b.min(self.extent[d], high)
+                entries.append(Entry(self.b.sub(end, low), step, self.b.sub(self.start[d], low), self.block[d], d))
         if not entries:
             entries.append(Entry(1, 1, 0, 1))
         return entries, lane_at
@@ -296,11 +309,7 @@ class Tiles:
         axes = [entries[i] for i in order]
         wanted = list(dict.fromkeys(e.dim for e in axes if e.dim is not None))
         if wanted:
-            parts = [p for d in wanted for p in self.joined.get(d, (d,))]
-            value = self.b.transpose(value, [list(dims).index(d) for d in parts])
-            spans = [len(self.joined.get(d, (d,))) for d in wanted]
-            runs = [list(range(sum(spans[:i]), sum(spans[: i + 1]))) for i in range(len(spans))]
-            value = self.b.collapse(value, runs, [self.block[d] for d in wanted])
+            value = self._arranged(value, dims, wanted)
         if lane_at is not None:
             shape = list(value.shape)
             shape[-1] = self.b.mul(axes[-2].extent, axes[-1].extent)
@@ -314,37 +323,68 @@ class Tiles:
         )
         self.b.store(value, view, [e.at for e in entries], [e.extent for e in entries], order)
 
+    def _arranged(self, value: Tensor, dims: Sequence[Dim], wanted: Sequence[Dim]) -> Tensor:
+        """A value over ``dims`` with one axis per dim of ``wanted``, some of which may be joined ones."""
+        parts = [p for d in wanted for p in self.joined.get(d, (d,))]
+        value = self.b.transpose(value, [list(dims).index(d) for d in parts])
+        spans = [len(self.joined.get(d, (d,))) for d in wanted]
+        runs = [list(range(sum(spans[:i]), sum(spans[: i + 1]))) for i in range(len(spans))]
+        return self.b.collapse(value, runs, [self.block[d] for d in wanted])
+
     def gather(self, access: Access, indices: dict[sympy.Symbol, GatherIndex]) -> tuple[Tensor, tuple[Dim, ...]]:
         """Load a regular access through index views: every axis of the result is a variable of an indirect tile."""
+        walked = [d for c in access.coordinates for s in c.indirect for d in indices[s].dims]
+        axes, view, subscripts = self._indirect(access, indices, walked)
+        tile = self.b.gather(view, [extent for _, extent in axes] or [1], subscripts)
+        if not axes:
+            return tile, ()
+        return self._shape(tile, [Entry(0, 0, 0, extent, d) for d, extent in axes], 0)
+
+    def scatter(
+        self, access: Access, indices: dict[sympy.Symbol, GatherIndex], value: Tensor, dims: Sequence[Dim]
+    ) -> None:
+        """Store a value whose axes are ``dims`` through index views. What a tile holds beyond the extent of a dim
+        that an index walks is cut off: there is no row that it belongs to."""
+        axes, view, subscripts = self._indirect(access, indices, [])
+        wanted = list(dict.fromkeys(d for d, _ in axes))
+        value = self._arranged(value, dims, wanted)
+        walked = {d for i in indices.values() for d in i.dims}
+        ends = [self.inside(d) if d in walked else self.block[d] for d in wanted]
+        value = self.b.slice(value, [0] * len(ends), ends)
+        axes = [(d, ends[wanted.index(d)] if d in walked else extent) for d, extent in axes]
+        whole: list[Num] = [1] * len(wanted)
+        for d, extent in axes:  # whole sticks where a lane dim takes two view dims
+            whole[wanted.index(d)] = self.b.mul(whole[wanted.index(d)], extent)
+        value = self.b.expand(self.b.pad_to(value, whole), _runs([d for d, _ in axes]), [e for _, e in axes])
+        self.b.scatter(value if axes else self.b.collapse(value, [], [1]), view, subscripts)
+
+    def _indirect(
+        self, access: Access, indices: dict[sympy.Symbol, GatherIndex], walked: Sequence[Dim]
+    ) -> tuple[list[tuple[Dim, Num]], View, list[str | Indirect]]:
+        """Variables (dim and extent) of an indirect tile, beginning with ``walked``, its view and subscripts."""
         axes: list[tuple[Dim, Num]] = []
 
         def variable(d: Dim, extent: Num) -> str:
             axes.append((d, extent))
             return f"%v{len(axes) - 1}"
 
-        walked = [d for c in access.coordinates for s in c.indirect for d in indices[s].dims]
         names = {d: variable(d, self.block[d]) for d in dict.fromkeys(walked)}
         sizes: list[Num] = []
         strides: list[Num] = []
         subscripts: list[str | Indirect] = []
-        per_stick = access.geometry.format.per_stick
         for c in access.coordinates:
             stride = self.number(c.dim.device_stride)
             if c.indirect:
                 sizes.append(self.number(c.dim.extent))
                 strides.append(stride)
                 where = indices[c.indirect[0]]
+                for d, _ in where.at:
+                    if d is not None and d not in names:
+                        names[d] = variable(d, self.block[d])
                 at = tuple(_affine(names[d] if d else None, start) for d, start in where.at)
                 subscripts.append(Indirect(where.view, at))
                 continue
-            if c.dim.tile_stride is not None:
-                entries, _ = self._lane_entries(c, per_stick)
-            else:
-                tiled = [(d, s) for d, s in c.terms if d in self.block]
-                d = tiled[0][0] if tiled else None
-                extent = self.block[d] if d else 1
-                entries = [Entry(self.number(c.dim.extent), stride, self.base_of(c), extent, d)]
-            for e in entries:
+            for e in self._indirect_entries(access, c):
                 sizes.append(e.size)
                 strides.append(e.stride)
                 if e.dim is None:
@@ -354,11 +394,21 @@ class Tiles:
                 else:
                     subscripts.append(_affine(variable(e.dim, e.extent), e.at))
         view = self.b.view(self.bases[access.geometry.name], sizes, strides, access.geometry.format.element)
-        shape = [extent for _, extent in axes] or [1]
-        tile = self.b.gather(view, shape, subscripts)
-        if not axes:
-            return tile, ()
-        return self._shape(tile, [Entry(0, 0, 0, extent, d) for d, extent in axes], 0)
+        return axes, view, subscripts
+
+    def _indirect_entries(self, access: Access, c: Coordinate) -> list[Entry]:
+        """View dims of a coordinate without an index in an indirect tile."""
+        if c.dim.tile_stride is not None:
+            entries, lane_at = self._lane_entries(c, access.geometry.format.per_stick)
+            if lane_at not in (None, 0):
+                raise Unsupported(f"gather from {access.geometry.name} at a lane offset")
+            return entries
+        tiled = [(d, s) for d, s in c.terms if d in self.block]
+        if len(tiled) > 1 or (tiled and tiled[0][1] != 1):
+            raise Unsupported(f"gather from {access.geometry.name} with several loops on one dim")
+        d = tiled[0][0] if tiled else None
+        extent = self.block[d] if d else 1
+        return [Entry(self.number(c.dim.extent), self.number(c.dim.device_stride), self.base_of(c), extent, d)]
 
 
 def _affine(variable: str | None, at: Num) -> str:

@@ -423,7 +423,10 @@ class KernelBuilder:
         return Tensor(name, tuple(shape), view.dtype)
 
     def scatter(self, value: Tensor, view: View, subscripts: Sequence[str | Indirect]) -> None:
-        """Store ``value`` through an indirect tile (see ``gather``); of colliding points the last one wins."""
+        """Write ``value`` through an indirect tile over variables of its own extents, see ``gather``. Points
+        outside of an index view write nothing; of points with the same target the last one wins."""
+        if value.dtype != view.dtype:
+            raise BuildError(f"scatter of {value.type} into {view.type}")
         tile = self._indirect_tile(view, value.shape, subscripts)
         self._emit(f"ktdp.store {value.name}, {tile} : {value.type}, <{_dims(value.shape)}index>")
 

@@ -209,6 +209,8 @@ def make(const: int, terms: Mapping[Monomial, int]) -> Expr:
 
 
 def _monomial_range(monomial: Monomial) -> tuple[Bound, Bound]:
+    if len(monomial) == 1:  # a bound of one side holds without the other
+        return monomial[0].lo, monomial[0].hi
     lo: Bound = 1
     hi: Bound = 1
     for atom in monomial:
