@@ -20,6 +20,7 @@ struct Packet {
   std::vector<std::int64_t> table;
   std::uint64_t slot = 0, slot_bytes = 0;
   Origin origin;
+  bool run = true;  // false: only timed
 };
 
 /// Packets of one stream. A packet returns when its launch is over.
@@ -78,6 +79,7 @@ std::shared_ptr<const chip::ClockParams> clock_params() {
 }
 
 std::atomic<int> blocking_mode{-1};  // -1: not set, follow the settings
+std::atomic<bool> only_time{false};
 
 std::string describe(const Plan& plan, const char* what, const Origin& origin) {
   std::string text = "kernel '" + plan.name() + "': " + what;
@@ -98,7 +100,8 @@ void execute(Packet& p) {
     }
     auto* slot = card.memory().host(p.slot);
     if (bytes != 0) std::memcpy(slot, p.table.data(), bytes);
-    card.run(p.plan->program(), {reinterpret_cast<const std::int64_t*>(slot), p.table.size()}, p.args);
+    if (p.run)
+      card.run(p.plan->program(), {reinterpret_cast<const std::int64_t*>(slot), p.table.size()}, p.args);
     if (const auto params = clock_params()) card.add_modelled(p.plan->modelled_ns(p.args, p.table, *params));
   } catch (const std::exception& e) {
     throw LaunchError(describe(*p.plan, e.what(), p.origin));
@@ -141,6 +144,10 @@ std::shared_ptr<Plan> Plan::prepare(Card& card, std::span<const std::uint8_t> im
   plan->args_ = &chip::args_of(*plan->program_);
   if (plan->name_.empty()) plan->name_ = chip::name_of(*plan->program_);
   return plan;
+}
+
+std::string Plan::image() const {
+  return {reinterpret_cast<const char*>(card_.memory().host(address_)), bytes_};
 }
 
 std::vector<std::int64_t> Plan::table(std::span<const chip::ArgValue> args) const {
@@ -197,7 +204,9 @@ class Launcher {
       ring.give(p);
       throw LaunchError(text);
     }
+    p->run = !timing_only();
     plan->launches_.fetch_add(1, std::memory_order_relaxed);
+    plan->tally_.count(plan->name_, *plan->args_, args, origin, [&] { return plan->image(); });
     if (log().on.load(std::memory_order_relaxed)) {
       const std::lock_guard lock(log().mutex);
       log().records.push_back({plan, p->args, stream.id(), origin});
@@ -243,6 +252,10 @@ void set_clock(chip::ClockParams params) {
   c.generation.fetch_add(1);
   c.params = params.empty() ? nullptr : std::make_shared<const chip::ClockParams>(std::move(params));
 }
+
+void set_timing_only(bool on) { only_time.store(on); }
+
+bool timing_only() { return only_time.load(std::memory_order_relaxed); }
 
 void set_blocking(bool on) { blocking_mode.store(on ? 1 : 0); }
 

@@ -16,6 +16,7 @@
 
 #include "chip/chip.h"
 #include "runtime/runtime.h"
+#include "runtime/tally.h"
 
 namespace loom::rt {
 
@@ -45,6 +46,8 @@ class Plan : public std::enable_shared_from_this<Plan> {
   double modelled_ns(std::span<const chip::ArgValue> args, std::span<const std::int64_t> table,
                      const chip::ClockParams&) const;
   std::int64_t launches() const { return launches_.load(std::memory_order_relaxed); }
+  /// The bytes it was prepared from.
+  std::string image() const;
 
  private:
   friend class Launcher;
@@ -59,6 +62,7 @@ class Plan : public std::enable_shared_from_this<Plan> {
   mutable std::mutex timing_mutex_;
   mutable std::map<Dims, double> timing_;
   mutable std::atomic<std::int64_t> launches_{0};
+  mutable Tally tally_;
 };
 
 /// Where a launch was written: filled by the layer above, kept for messages.
@@ -82,6 +86,12 @@ void clear_launch_log();
 
 /// Rates for the modelled device time that events read; an empty map turns the clock off.
 void set_clock(chip::ClockParams);
+
+/// While on, launches are checked, corrected, counted and logged, but the machine does not run them, and
+/// copies inside the device do nothing: memory that nobody touches costs nothing, so programs for models of
+/// any size can be timed. Contents of device memory mean nothing afterwards.
+void set_timing_only(bool on);
+bool timing_only();
 
 /// Launches return after execution when on; starts from TORCH_LOOM_BLOCKING.
 void set_blocking(bool on);

@@ -11,6 +11,7 @@
 #include <iterator>
 #include <mutex>
 
+#include "runtime/plan.h"
 #include "runtime/transfer.h"
 #include "torch_device/storage.h"
 
@@ -82,6 +83,10 @@ void move(const at::Tensor& dst, const at::Tensor& src, const rt::Side& to, cons
   note_use(dst, id);
   note_use(src, id);
   keeper().release();
+  if (to.layout != nullptr && from.layout != nullptr) {
+    rt::count_copy(src.numel() * static_cast<std::int64_t>(src.itemsize()));
+    if (rt::timing_only()) return;
+  }
   const bool can_fail = to.phys == rt::Phys::I32N && from.phys != rt::Phys::I32N;
   rt::Dims sizes = dims(dst.sizes());
   if (may_queue && !can_fail && !stream.idle()) {

@@ -161,16 +161,19 @@ std::shared_ptr<rt::Plan> prepare(const py::object& source, const std::string& n
       card, {reinterpret_cast<const std::uint8_t*>(data), static_cast<std::size_t>(size)}, name);
 }
 
-py::list numbers(const rt::LaunchRecord& r) {
+/// Arguments as Python numbers; buffers as addresses, or as (address, bytes), which is what `_chip` takes.
+py::list numbers(const std::vector<chip::ArgInfo>& infos, const std::vector<chip::ArgValue>& args,
+                 bool pairs) {
   py::list out;
-  for (std::size_t i = 0; i < r.args.size(); ++i) {
-    const int kind = r.plan->args()[i].kind;
-    if (kind == 0) {
-      out.append(r.args[i].address);
-    } else if (kind == 2) {
-      out.append(std::bit_cast<float>(static_cast<std::uint32_t>(r.args[i].number)));
+  for (std::size_t i = 0; i < args.size(); ++i) {
+    if (infos[i].kind == 0 && pairs) {
+      out.append(py::make_tuple(args[i].address, args[i].bytes));
+    } else if (infos[i].kind == 0) {
+      out.append(args[i].address);
+    } else if (infos[i].kind == 2) {
+      out.append(std::bit_cast<float>(static_cast<std::uint32_t>(args[i].number)));
     } else {
-      out.append(r.args[i].number);
+      out.append(args[i].number);
     }
   }
   return out;
@@ -254,6 +257,7 @@ void bind_launch(py::module_& m) {
       .def_property_readonly("device_index", [](const rt::Plan& p) { return p.card().index(); })
       .def_property_readonly("address", &rt::Plan::address)
       .def_property_readonly("bytes", &rt::Plan::bytes)
+      .def_property_readonly("image", [](const rt::Plan& p) { return py::bytes(p.image()); })
       .def_property_readonly("launches", &rt::Plan::launches)
       .def_property_readonly("args",
                              [](const rt::Plan& p) {
@@ -281,16 +285,40 @@ void bind_launch(py::module_& m) {
       .def_property_readonly("name", [](const rt::LaunchRecord& r) { return r.plan->name(); })
       .def_property_readonly(
           "plan", [](const rt::LaunchRecord& r) { return std::const_pointer_cast<rt::Plan>(r.plan); })
-      .def_property_readonly("args", &numbers)
+      .def_property_readonly("args",
+                             [](const rt::LaunchRecord& r) { return numbers(r.plan->args(), r.args, false); })
+      .def_property_readonly("call",
+                             [](const rt::LaunchRecord& r) { return numbers(r.plan->args(), r.args, true); })
       .def_readonly("stream", &rt::LaunchRecord::stream)
       .def_property_readonly("origin",
                              [](const rt::LaunchRecord& r) { return r.origin ? *r.origin : std::string(); });
+
+  py::class_<rt::LaunchCount, std::shared_ptr<rt::LaunchCount>>(m, "LaunchCount")
+      .def_readonly("name", &rt::LaunchCount::name)
+      .def_property_readonly("image", [](const rt::LaunchCount& c) { return py::bytes(*c.image); })
+      .def_property_readonly("call", [](const rt::LaunchCount& c) { return numbers(c.infos, c.args, true); })
+      .def_property_readonly("launches", [](const rt::LaunchCount& c) { return c.launches.load(); })
+      .def_property_readonly("origin",
+                             [](const rt::LaunchCount& c) { return c.origin ? *c.origin : std::string(); });
 
   m.def("prepare", &prepare, py::arg("program"), py::arg("name") = "", py::arg("device_index") = -1);
   m.def("measure_launch", &measure_launch, py::arg("plan"), py::arg("args"), py::arg("calls"));
   m.def("enable_launch_log", &rt::set_launch_log, py::arg("on") = true);
   m.def("launch_log", &rt::launch_log);
   m.def("clear_launch_log", &rt::clear_launch_log);
+  m.def("launch_counts", [] {
+    std::vector<std::shared_ptr<rt::LaunchCount>> out;
+    for (const auto& entry : rt::launch_counts())
+      out.push_back(std::const_pointer_cast<rt::LaunchCount>(entry));
+    return out;
+  });
+  m.def("copy_counts", [] {
+    const rt::CopyCount c = rt::copy_counts();
+    return std::make_pair(c.copies, c.bytes);
+  });
+  m.def("clear_launch_counts", &rt::clear_launch_counts);
+  m.def("set_timing_only", &rt::set_timing_only, py::arg("on"));
+  m.def("timing_only", &rt::timing_only);
   m.def("set_clock", &rt::set_clock, py::arg("params"));
   m.def("set_blocking", &rt::set_blocking, py::arg("on"), py::call_guard<py::gil_scoped_release>());
   m.def("blocking", &rt::blocking);

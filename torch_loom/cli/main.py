@@ -40,7 +40,10 @@ COMMANDS = {
     "chip": Entry("torch_loom.cli.chip", "app", "Show chip descriptions."),
     "asm": Entry("torch_loom.cli.asm", "asm_app", "Assemble text into a SpyreCode directory."),
     "disasm": Entry("torch_loom.cli.asm", "disasm_app", "Print a SpyreCode directory or binary as text."),
-    "time": Entry("torch_loom.cli.time", "app", "Modelled time of a SpyreCode directory."),
+    "time": Entry("torch_loom.cli.time", "app", "Modelled time of a program, and why."),
+    "trace": Entry("torch_loom.cli.trace", "app", "Timeline of a program for the Perfetto viewer."),
+    "estimate": Entry("torch_loom.cli.estimate", "app", "Time and memory of a language model, without weights."),
+    "report": Entry("torch_loom.cli.report", "app", "Page or table about programs."),
 }
 
 

@@ -12,12 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from torch_loom.arch import Chip
-from torch_loom.spyrecode import encode
-from torch_loom.spyrecode.model import ArgKind, Program
-
-
-class ClockError(ValueError):
-    """A program that cannot be timed: an argument is missing, unknown or refused by the program."""
+from torch_loom.spyrecode.model import ArgKind
 
 
 class Timing(Protocol):
@@ -36,6 +31,7 @@ class Plan(Protocol):
 
     name: str
     address: int
+    image: bytes
     args: Sequence[tuple[str, int, int, int]]
 
     def time(self, args: Any, clock_params: Mapping[str, float]) -> Timing:
@@ -43,10 +39,14 @@ class Plan(Protocol):
 
 
 class LaunchRecord(Protocol):
-    """One launch as the device recorded it: plan and numbers (buffers by address)."""
+    """One launch as the device recorded it: plan, numbers (buffers by address; in ``call`` as address and bytes) and
+    the line that launched it."""
 
+    name: str
     plan: Plan
     args: Sequence[int | float]
+    call: Sequence[tuple[int, int] | int | float]
+    origin: str
 
 
 @dataclass(frozen=True)
@@ -107,27 +107,3 @@ def launch_rows(records: Sequence[LaunchRecord], chip: Chip) -> list[LaunchRow]:
             known[key] = LaunchRow.of(record.plan.name, record.plan.time(record, params))
         rows.append(known[key])
     return rows
-
-
-def time_program(program: Program, sizes: Mapping[str, int], chip: Chip) -> LaunchRow:
-    """Row of a program for given sizes, without buffers: each gets a gigabyte of its own."""
-    arguments: list[tuple[int, int] | int] = []
-    for position, arg in enumerate(program.args):
-        if arg.kind is ArgKind.BUFFER:
-            arguments.append(((position + 1) << 30, 1 << 30))
-        elif arg.name in sizes:
-            arguments.append(sizes[arg.name])
-        else:
-            raise ClockError(f"{program.name}: give argument {arg.name!r} a value")
-    numbers = [arg.name for arg in program.args if arg.kind is not ArgKind.BUFFER]
-    unknown = sorted(sizes.keys() - set(numbers))
-    if unknown:
-        known = ", ".join(numbers) or "none"
-        raise ClockError(f"{program.name} has no size {', '.join(unknown)}; its numbers are: {known}")
-    from torch_loom import _chip
-
-    try:
-        timing = _chip.time(_chip.decode(encode(program)), arguments, chip.clock_params())
-    except RuntimeError as error:
-        raise ClockError(f"{program.name}: {error}") from None
-    return LaunchRow.of(program.name, timing)

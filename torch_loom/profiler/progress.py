@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -15,6 +15,8 @@ class CompileLine:
     def __init__(self) -> None:
         self.compiled = 0
         self.cached = 0
+        self._stage = ""
+        self.changed: Callable[[], None] = lambda: None
         self._running: list[str] = []
 
     def event(self, event: str, name: str) -> None:
@@ -28,7 +30,15 @@ class CompileLine:
             if name in self._running:
                 self._running.remove(name)
 
+    def stage(self, text: str) -> None:
+        """Say what the kernels are compiled for."""
+        self._stage = f"{text}: "
+        self.changed()
+
     def __str__(self) -> str:
+        return self._stage + self._kernels()
+
+    def _kernels(self) -> str:
         if not (self.compiled or self.cached or self._running):
             return "tracing"
         parts = [f"{self.compiled} kernels compiled"]
@@ -49,10 +59,14 @@ def compile_progress(console: Console, title: str) -> Iterator[CompileLine]:
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task(f"{title}: {line}")
 
-        def on_event(event: str, name: str) -> None:
-            line.event(event, name)
+        def show() -> None:
             progress.update(task, description=f"{title}: {line}")
 
+        def on_event(event: str, name: str) -> None:
+            line.event(event, name)
+            show()
+
+        line.changed = show
         undo = runtime.on_compile(on_event)
         try:
             yield line

@@ -138,7 +138,8 @@ class Normaliser:
                 info = ArgInfo(k, name, ArgKind.FLOAT, kind, ex.symbol(f"bits:{k}"))
                 self.env[arg] = self.graph.scalar(k, kind)
             else:
-                hi = self.bounds.get(name, hi)
+                asked = self.bounds.get(name, hi)
+                hi = asked if hi is None or asked is None else min(asked, hi)  # the text's own bound holds
                 symbol = ex.symbol(name, lo=lo, hi=hi, granularity=grain)
                 info = ArgInfo(k, name, ArgKind.INT, kind, symbol, lo, hi, grain)
             if arg not in self.env:
