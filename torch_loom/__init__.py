@@ -18,6 +18,10 @@ def _autoload() -> None:
 
     torch.spyre.__getattr__ = _compiler_class  # type: ignore[attr-defined]
 
+    from torch._logging._internal import register_log
+
+    register_log("loom", __name__)  # TORCH_LOGS="+loom"; torch reads the variable after loading its backends
+
 
 def _compiler_class(name: str) -> object:
     """Inductor asks the device module for its backend when it first compiles: load it then."""

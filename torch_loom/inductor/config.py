@@ -1,13 +1,17 @@
 """Settings of the compiler for ``spyre``: ``torch_loom.inductor.config``.
 
 Every entry may be set as an attribute, for a block with ``config.patch(compile_workers=0)``, or by the environment
-variable named beside it, which is read when this module is imported.
+variable named beside it, which is read when this module is imported. The switches never change what a program
+computes beyond the order of roundings.
 """
 
 import os
 import sys
 
-from torch.utils._config_module import install_config_module
+from torch.utils._config_module import Config, install_config_module
+
+# Divide contractions by modelled time; off: batches or rows over the cores, small tiles. TORCH_LOOM_WORK_DIVISION
+work_division: bool = Config(default=True, env_name_default="TORCH_LOOM_WORK_DIVISION")
 
 # Processes that compile kernels beside this one; None: one less than the processors, at most 8.
 # TORCH_LOOM_COMPILE_WORKERS

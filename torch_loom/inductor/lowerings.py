@@ -8,6 +8,7 @@ part in fusion like any other node.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -104,14 +105,17 @@ class GraphPass(CustomGraphModulePass):
     """Rewrite matrix products and attention of a spyre graph into operators of this backend."""
 
     def uuid(self) -> Any:
-        """Changes with this room and with the device (constants are folded on it), so that cached
-        graphs are never stale."""
+        """Changes with this room, with the device (constants are folded on it) and with all settings, so that
+        cached graphs are never stale."""
         from pathlib import Path
 
         from .. import _device
+        from . import config
+        from .runtime import chip_name
 
         own = sorted(str(p) for p in Path(__file__).parent.rglob("*.py"))
-        return get_hash_for_files((*own, str(_device.__file__)))
+        settings = (config.get_hash().hex(), chip_name(), os.environ.get("SENCORES"))  # type: ignore[attr-defined]
+        return get_hash_for_files((*own, str(_device.__file__)), repr(settings))
 
     def __call__(self, gm: torch.fx.GraphModule) -> None:
         from .expand import expand_node

@@ -1,43 +1,40 @@
 """Contractions: roles of the dims, tile sizes and core grid, and the emission around ``linalg.matmul``.
 
 C[batch, m, n] = sum_k A[batch, m, k] * B[batch, k, n]. A core owns a range of batches, of m tiles and of n
-tiles; the n loop stands outside the m loop, so a weight tile is fetched once and stays in LX while the rows
-pass by. K is whole in a tile. Everything after the product (bias, activation, residual) is the SFU epilogue
-of the same kernel.
+tiles; which of the two loops stands outside, and which tile therefore stays in LX, is part of the division
+(``division.py``). K is whole in a tile where it fits. Everything after the product (bias, activation, residual)
+is the SFU epilogue of the same kernel.
 """
 
 from __future__ import annotations
 
+import math
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import sympy
 
 from ..ktir.builder import Dim as Num
 from ..ktir.builder import Tensor
+from . import config
 from .access import ceil_sticks, format_of, geometry
 from .compat import SchedulerNode
+from .division import Contraction, divide, explain
 from .domain import Dim, hint, product
 from .errors import Unsupported
-from .plan import KernelPlan, MatmulPlan, planned
+from .plan import KernelPlan, MatmulPlan, access_of, planned
 from .record import node_variables
+from .runtime import chip_name
 from .tiles import Tiles
 from .values import Number, Operand, Value
 
 if TYPE_CHECKING:
     from .emit import Emitter
 
-# Bytes of LX that the tiles of a contraction may take; the rest is for epilogue operands.
-LX_BUDGET = 1_300_000
-
-
-@dataclass(frozen=True)
-class _Choice:
-    cost: float
-    grid: tuple[int, int, int]
-    m_block: int
-    n_block: int
+# Bytes of LX that the tiles of a contraction may take.
+LX_BUDGET = 1_600_000
+# Elements of K in a tile when a tile cannot hold all of it: wide enough for long runs of the accumulation.
+K_BLOCK = 1024
 
 
 def _roles(plan: KernelPlan) -> MatmulPlan:
@@ -62,9 +59,33 @@ def plan_matmul(plan: KernelPlan) -> None:
     m = hint(row.extent) if row else 1
     inner_n = hint(product(d.extent for d in roles.n[1:])) if len(roles.n) > 1 else 1
     n = hint(roles.n[0].extent) if roles.n else 1
-    k = _block_k(plan, roles, inner_n)
-    choice = _search(plan.cores, batch, m, n, k, inner_n)
-    roles.grid = choice.grid
+    k, steps = _block_k(plan, roles, inner_n)
+    operands = plan.record.contraction
+    assert operands is not None
+    outer = [d for d in plan.dims if d not in plan.reduced and d not in roles.n and d is not row]
+    loads = [t for t in plan.record.touches if not t.store]
+    shape = Contraction(
+        batch,
+        m,
+        n,
+        k,
+        inner_n,
+        steps,
+        (
+            all(d.extent.is_Integer for d in outer),
+            row is None or row.extent.is_Integer,
+            not roles.n or roles.n[0].extent.is_Integer,
+        ),
+        shared=not any(d.symbol in operands[1] for d in outer),
+        epilogue=plan.record.operations,
+        extra=sum(set(roles.n) <= access_of(t, plan.dims).dims and row in access_of(t, plan.dims).dims for t in loads),
+        bytes=4 if format_of(geometry(loads[0].name).dtype, loads[0].name).element == "f32" else 2,
+    )
+    ways = divide(shape, plan.cores, LX_BUDGET, chip_name(), config.work_division)
+    explain(f"matmul of {plan.nodes[0].get_name()}", shape, ways)
+    choice = ways[0]
+    roles.grid, roles.rows_outer = choice.grid, choice.rows_outer
+    plan.cores = math.prod(choice.grid)
     if row:
         whole = row.extent.is_Integer and choice.m_block >= m
         plan.blocks[row] = row.extent if whole else sympy.Integer(choice.m_block)
@@ -74,55 +95,19 @@ def plan_matmul(plan: KernelPlan) -> None:
     plan.blocks = {d: plan.blocks[d] for d in plan.dims if d in plan.blocks}
 
 
-def _block_k(plan: KernelPlan, roles: MatmulPlan, inner_n: int) -> int:
-    """Elements of K in a tile: all of it, unless the smallest operand tiles would not fit LX then."""
+def _block_k(plan: KernelPlan, roles: MatmulPlan, inner_n: int) -> tuple[int, int]:
+    """Elements of K in a tile and number of such tiles: all of it, unless the smallest operand tiles would not fit
+    LX then."""
     if not roles.k:
-        return 1
+        return 1, 1
     first, inner = roles.k[0], planned(product(d.extent for d in roles.k[1:]))
     limit = max(64, LX_BUDGET // (4 * (16 + 64 * inner_n)) // inner // 64 * 64)
     if planned(first.extent) <= limit:
-        return planned(first.extent) * inner
+        return planned(first.extent) * inner, 1
+    limit = min(limit, max(64, K_BLOCK // inner // 64 * 64))
     plan.blocks[first] = sympy.Integer(limit)
     roles.k_steps = ceil_sticks(first.extent, limit)
-    return limit * inner
-
-
-def _sizes(extent: int, steps: tuple[int, ...]) -> list[int]:
-    return [s for s in steps if s < extent] + [min(extent, steps[-1])]
-
-
-def _search(cores: int, batch: int, m: int, n: int, k: int, inner_n: int) -> _Choice:
-    """Cheapest (grid, blocks) by a roofline of one core: matrix cycles against its share of DDR traffic.
-
-    Rates are those of the chip description (1024 MAC a cycle and 4.27 B of DDR a cycle for each of 32
-    busy cores); rows under 64 a core use the matrix unit less (hardware page, C8)."""
-
-    def ceil(a: int, b: int) -> int:
-        return -(-a // b)
-
-    best: _Choice | None = None
-    for gb in sorted({1, min(batch, cores), *(g for g in (2, 4, 8, 16, 32) if g <= min(batch, cores))}):
-        for gm in (1, 2, 4, 8, 16, 32):
-            for gn in (1, 2, 4, 8, 16, 32):
-                if gb * gm * gn > cores:
-                    continue
-                for mb in _sizes(m, (16, 32, 64, 128)):
-                    for nb in _sizes(n, (64, 128, 192, 256, 384)):
-                        wide = nb * inner_n
-                        lx = 4 * mb * k + 4 * wide * k + mb * wide * 12
-                        if lx > LX_BUDGET and (mb > 16 or nb > 64):
-                            continue
-                        b_per = ceil(batch, gb)
-                        m_per = ceil(ceil(m, mb), gm)
-                        n_per = ceil(ceil(n, nb), gn)
-                        rows = min(m, m_per * mb)
-                        compute = b_per * m_per * n_per * mb * wide * k / 1024 / min(1.0, (rows / 64) ** 0.35)
-                        moved = b_per * n_per * (wide * k + m_per * mb * (k + wide)) * 2.0
-                        cost = max(compute, moved * gb * gm * gn / 136.5) + 200 * b_per * n_per * m_per
-                        if best is None or cost < best.cost:
-                            best = _Choice(cost, (gb, gm, gn), mb, nb)
-    assert best is not None
-    return best
+    return limit * inner, hint(roles.k_steps)
 
 
 def enter_loops(plan: KernelPlan, tiles: Tiles, stack: ExitStack) -> None:
@@ -139,32 +124,31 @@ def enter_loops(plan: KernelPlan, tiles: Tiles, stack: ExitStack) -> None:
     for d in outer:
         total = b.mul(total, tiles.extent[d])
 
-    def span(count: Num, parts: int, part: Num) -> tuple[Num, Num]:
-        per = b.ceildiv(count, parts)
-        low = b.mul(part, per)
-        return low, b.min(b.add(low, per), count)
-
     mine_b = b.floordiv(me, gm * gn)
     mine_m = b.mod(b.floordiv(me, gn), gm) if gm > 1 else 0
     mine_n = b.mod(me, gn) if gn > 1 else 0
-    if gb * gm * gn < plan.cores:  # cores beyond the grid get an empty batch range
-        low, high = span(total, gb, mine_b)
-        item: Num = stack.enter_context(b.loop(b.min(low, total), high))
-    elif outer:
-        low, high = span(total, gb, mine_b)
-        item = stack.enter_context(b.loop(low, high))
-    else:
-        item = 0
+    item = _share(tiles, stack, total, gb, mine_b) if outer else 0
     for i, d in reversed(list(enumerate(outer))):
         tiles.start[d] = item if i == 0 else b.mod(item, tiles.extent[d])
         if i:
             item = b.floordiv(item, tiles.extent[d])
-    for cut, parts, mine in ((roles.n[0] if roles.n else None, gn, mine_n), (row, gm, mine_m)):
+    cuts = [(roles.n[0] if roles.n else None, gn, mine_n), (row, gm, mine_m)]
+    for cut, parts, mine in reversed(cuts) if roles.rows_outer else cuts:
         if cut is None or plan.blocks[cut] == cut.extent:
             continue
-        low, high = span(b.ceildiv(tiles.extent[cut], tiles.block[cut]), parts, mine)
-        at = stack.enter_context(b.loop(low, high))
+        at = _share(tiles, stack, b.ceildiv(tiles.extent[cut], tiles.block[cut]), parts, mine)
         tiles.start[cut] = b.mul(at, tiles.block[cut])
+
+
+def _share(tiles: Tiles, stack: ExitStack, count: Num, parts: int, part: Num) -> Num:
+    """Loop over this core's share of ``count`` tiles. Where all cores have equally many, the loop counts from 0: cores
+    that then need the same bytes fetch them once."""
+    b = tiles.b
+    per = b.ceildiv(count, parts)
+    low = b.mul(part, per)
+    if parts == 1 or (isinstance(count, int) and count % parts == 0):
+        return b.add(low, stack.enter_context(b.loop(0, per)) if per != 1 else 0)
+    return stack.enter_context(b.loop(b.min(low, count), b.min(b.add(low, per), count)))
 
 
 def emit_dot(emitter: Emitter, a: Operand, b: Operand) -> Value:

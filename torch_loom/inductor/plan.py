@@ -72,6 +72,7 @@ class MatmulPlan:
     n: list[Dim]
     k: list[Dim]
     grid: tuple[int, int, int]
+    rows_outer: bool = False
     k_steps: sympy.Expr | None = None  # blocks of the outermost k dim when a tile cannot hold all of K
 
 

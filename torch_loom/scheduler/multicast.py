@@ -4,7 +4,7 @@ A load is shared by the cores for which every number of the transfer is the same
 is filled in: then they fetch the same bytes whatever the arguments and loop variables are. The memory waits for
 all of them, so each must reach the load equally often: no loop around it may depend on the core. All cores run
 their shared loads in the same order, and a core waits before one only for what its earlier transfers feed, so
-waiting for each other cannot lock up.
+waiting for each other cannot lock up. Groups that no expression of the core number tells apart are not shared.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from torch_loom.scheduler import rewrite as rw
 from torch_loom.scheduler.core_table import table
+from torch_loom.scheduler.errors import ScheduleError
 from torch_loom.scheduler.expr import Expr
 from torch_loom.scheduler.plan import LoopPlan, Node, TransferPlan
 from torch_loom.spyrecode.model import Unit
@@ -48,7 +49,10 @@ def _shared(t: TransferPlan, cores: int) -> TransferPlan:
     for k, members in enumerate(groups.values()):
         for core in members:
             number[core], size[core] = k, len(members)
-    return replace(t, group=table(tuple(number)), sharers=table(tuple(size)))
+    try:
+        return replace(t, group=table(tuple(number)), sharers=table(tuple(size)))
+    except ScheduleError:  # groups without a pattern: each core fetches its own copy
+        return t
 
 
 def _numbers(t: TransferPlan) -> Iterator[Expr]:

@@ -1,0 +1,65 @@
+"""The division of contractions: what is counted, what is chosen, what the compiled kernel then does."""
+
+import logging
+import math
+
+import pytest
+import torch
+from helpers import DF16_HALF_STEP, half
+
+from torch_loom import arch
+from torch_loom.inductor import config
+from torch_loom.inductor.division import Contraction, divide, timed
+from torch_loom.profiler import launch_rows, recorded_launches
+
+CHIP = arch.load("spyre")
+BUDGET = 1_600_000
+
+
+def test_traffic_of_one_way_by_hand():
+    # 256 x 512 = 256 x 128 times 128 x 512 on 4 x 2 cores, tiles 32 x 64: each core has 2 x 4 tiles.
+    c = Contraction(1, 256, 512, 128)
+    columns_first = timed(c, (1, 4, 2), 32, 64, False, CHIP)
+    assert columns_first.read == 2 * (256 * 128 * 4 + 128 * 512)  # A once per column tile, B once
+    assert columns_first.written == 2 * 256 * 512
+    rows_first = timed(c, (1, 4, 2), 32, 64, True, CHIP)
+    assert rows_first.read == 2 * (256 * 128 + 128 * 512 * 2)  # B once per row tile
+    # Five tiles of rows for four cores: loops differ, nothing is shared.
+    uneven = timed(Contraction(1, 160, 512, 128), (1, 4, 2), 32, 64, True, CHIP)
+    assert uneven.read == 2 * (256 * 128 * 2 + 128 * 512 * 2 * 4)
+
+
+@pytest.mark.parametrize("m, n, k", [(1, 4096, 4096), (4096, 384, 1536), (128, 1536, 384), (65, 67, 63), (7, 1, 3)])
+def test_the_choice_fits_lx_and_is_never_slower_than_the_plain_one(m, n, k):
+    c = Contraction(1, m, n, k)
+    chosen, plain = divide(c, 32, BUDGET, "spyre")[0], divide(c, 32, BUDGET, "spyre", False)[0]
+    assert chosen.cycles <= plain.cycles * 1.02
+    assert chosen.lx_bytes <= BUDGET and math.prod(chosen.grid) <= 32
+
+
+def test_a_compiled_product_reads_each_operand_once():
+    torch._dynamo.reset()
+    a, w = half(512, 384), half(384, 256, seed=1, scale=0.1)
+    x, y = a.to("spyre"), w.to("spyre")
+    fn = torch.compile(lambda a, w: a @ w, dynamic=False)
+    fn(x, y).cpu()
+    with recorded_launches() as records:
+        out = fn(x, y).cpu()
+    (row,) = launch_rows(records, CHIP)
+    assert row.ddr_bytes == 2 * (512 * 384 + 384 * 256 + 512 * 256)
+    expected = x.cpu().float() @ y.cpu().float()
+    torch.testing.assert_close(out.float(), expected, rtol=DF16_HALF_STEP * 1.01, atol=1e-4)
+
+
+def test_rows_that_divide_unevenly_and_a_switch(caplog):
+    a, w = half(130, 70), half(70, 100, seed=1)
+    x, y = a.to("spyre"), w.to("spyre")
+    expected = x.cpu().float() @ y.cpu().float()
+    for searched in (True, False):
+        torch._dynamo.reset()
+        anew = torch._inductor.config.patch(force_disable_caches=True)
+        with anew, config.patch(work_division=searched), caplog.at_level(logging.DEBUG, logger="torch_loom"):
+            out = torch.compile(lambda a, w: a @ w, dynamic=False)(x, y).cpu()
+        torch.testing.assert_close(out.float(), expected, rtol=DF16_HALF_STEP * 1.01, atol=1e-4)
+    text = caplog.text
+    assert "batch 1, m 130, n 100, k 70" in text and "chosen" in text and "DDR" in text
