@@ -8,6 +8,7 @@ of the same kernel.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -175,8 +176,8 @@ def emit_dot(emitter: Emitter, a: Operand, b: Operand) -> Value:
     builder = emitter.b
     m = [d for d in roles.m if d in emitter.tiles.block]
     n = [d for d in roles.n if d in emitter.tiles.block]
-    left = _flat(emitter, a, m, roles.k)
-    right = _flat(emitter, b, n, roles.k)
+    left = flat(emitter, a, m, roles.k)
+    right = flat(emitter, b, n, roles.k)
     # The stored order decides how PT reads the stationary operand; both orders cost the same.
     out = builder.matmul(left, builder.transpose(right, [1, 0]), init=emitter.partial)
     if emitter.partial is not None:
@@ -202,7 +203,7 @@ def spread(emitter: Emitter, out: Tensor) -> Value:
     return Value(builder.expand(out, groups, shape), dims)
 
 
-def _flat(emitter: Emitter, x: Value, rows: list[Dim], k: list[Dim]) -> Tensor:
+def flat(emitter: Emitter, x: Value, rows: Sequence[Dim], k: Sequence[Dim]) -> Tensor:
     """Operand as [rows, k] in the storage format of its buffer."""
     builder, tiles = emitter.b, emitter.tiles
     wanted = [*rows, *k]
