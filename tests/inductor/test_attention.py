@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import check, half
+from helpers import check, close, half
 
 # q k^T, the weights and the result are rounded once each to df16; scores have unit variance after scaling.
 ROUNDINGS, ABSOLUTE = 3, 4e-3
@@ -20,7 +20,7 @@ def repeated(q, k, v):
 
 
 @pytest.mark.parametrize("rows", [1, 33])
-@pytest.mark.parametrize("fn", [repeated])
+@pytest.mark.parametrize("fn", [grouped, repeated])
 def test_heads_share_keys_and_values(fn, rows):
     q, k, v = half(2, 6, rows, 64), half(2, 2, 40, 64, seed=1), half(2, 2, 40, 64, seed=2)
     check(fn, q, k, v, roundings=ROUNDINGS, absolute=ABSOLUTE)
@@ -57,3 +57,39 @@ def test_rotary_embedding_of_projected_heads(heads, size):
         return q * angles.cos() + half_turn * angles.sin()
 
     check(rotate, x, w, torch.arange(length), rates, roundings=2, absolute=1e-2)
+
+
+def test_more_keys_than_a_block_holds():
+    q = half(1, 2, 700, 64)
+    check(lambda q: F.scaled_dot_product_attention(q, q, q), q, roundings=ROUNDINGS, absolute=ABSOLUTE)
+    q = half(1, 2, 1100, 32)
+    check(lambda q: F.scaled_dot_product_attention(q, q, q, is_causal=True), q, roundings=ROUNDINGS, absolute=ABSOLUTE)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_one_compile_serves_all_lengths(causal):
+    def attend(q, k, v):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=True)
+
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    compiled = torch.compile(attend)
+    for rows, keys in ((33, 40), (5, 7), (130, 600), (64, 64), (65, 129)):
+        keys = rows if causal else keys
+        parts = half(2, 6, rows, 64), half(2, 2, keys, 64, seed=1), half(2, 2, keys, 64, seed=2)
+        device = [x.to("spyre") for x in parts]
+        for x in device:
+            torch._dynamo.mark_dynamic(x, 2)
+        close(compiled(*device).cpu(), attend(*(x.cpu().float() for x in device)), ROUNDINGS, ABSOLUTE)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+
+
+def test_no_scores_in_memory():
+    from torch_loom.inductor import runtime
+
+    q = half(1, 1, 777, 64)
+    before = len(runtime.kernels())
+    check(lambda q: F.scaled_dot_product_attention(q, q, q) * 2, q, roundings=ROUNDINGS, absolute=2 * ABSOLUTE)
+    (kernel,) = [k for k in runtime.kernels()[before:] if "linalg.matmul" in k.ktir]
+    assert kernel.ktir.count("linalg.matmul") == 2
+    assert "777, 777" not in kernel.ktir

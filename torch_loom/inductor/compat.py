@@ -26,8 +26,9 @@ from torch._inductor.codegen.common import (
 from torch._inductor.codegen.wrapper import PythonWrapperCodegen
 from torch._inductor.custom_graph_pass import CustomGraphModulePass, get_hash_for_files
 from torch._inductor.decomposition import select_decomp_table
-from torch._inductor.ir import Pointwise, Reduction, TensorBox
+from torch._inductor.ir import Pointwise, Reduction, ReductionHint, TensorBox
 from torch._inductor.lowering import register_lowering
+from torch._inductor.lowering import view as view_of
 from torch._inductor.ops_handler import DefaultHandler
 from torch._inductor.scheduler import (
     BaseSchedulerNode,
@@ -70,6 +71,7 @@ __all__ = [
     "PythonMod",
     "PythonWrapperCodegen",
     "Reduction",
+    "ReductionHint",
     "SchedulerNode",
     "SizeVars",
     "TensorBox",
@@ -88,6 +90,7 @@ __all__ = [
     "register_lowering",
     "sizevars",
     "trace_with_decompositions",
+    "view_of",
 ]
 
 

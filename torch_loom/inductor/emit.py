@@ -69,6 +69,7 @@ class Emitter(DefaultHandler):
         self.gathered: dict[sympy.Symbol, Gathered] = {}
         self.index_bytes = 0
         self.masks: list[Operand] = []  # masks that the current load stands under
+        self.attending: Carried | None = None  # running values of an attention
         self.partial: Tensor | None = None  # partial sums of a contraction that goes block by block
         self.held: list[tuple[str, sympy.Expr]] | None = None  # stores to be done after the last block
         self.running: Carried | None = None  # running values of reductions that go block by block
@@ -168,6 +169,13 @@ class Emitter(DefaultHandler):
         source = self.sources.get(id(value))
         self.gathered[symbol] = Gathered(value, source, sympy.sympify(size) if wrap_neg else None)
         return symbol
+
+    def elementwise(self, name: str, operands: list[Operand]) -> Operand:
+        """A named elementwise operation on values of this kernel."""
+        out = elementwise(self.algebra, name, operands)
+        if out is None:
+            raise Unsupported(f"operation {name}")
+        return out
 
     def _index_view(self, g: Gathered) -> GatherIndex:
         """Where the transfer unit reads its indices: the index buffer itself, or LX for computed ones."""
@@ -339,13 +347,19 @@ class Emitter(DefaultHandler):
         return elementwise(self.algebra, "where", [mask, inside, fill])  # type: ignore[return-value]
 
     def dot(self, a: Operand, b: Operand) -> Operand:
+        from .attention import emit_scores
         from .matmul import emit_dot
 
-        return emit_dot(self, a, b)
+        return emit_scores(self, a, b) if self.attending is not None else emit_dot(self, a, b)
 
     def reduction(self, dtype: torch.dtype, src_dtype: torch.dtype, kind: str, value: Any) -> Any:
         if kind == "dot":
             return value
+        if self.attending is not None:
+            from .attention import update
+
+            update(self, *value)
+            return None
         reduced = [d for d in self.plan.dims if d in self.plan.reduced]
         if kind == "welford_reduce":
             return self._welford(value, reduced)
@@ -437,6 +451,7 @@ def emit_kernel(
     tiles.bases = bases
     tiles.written = {t.name for t in plan.record.touches if t.store}
     tiles.extent = {d: tiles.number(d.extent) for d in plan.dims}
+    from .attention import emit_attention
     from .matmul import emit_blocked, enter_loops
 
     emitter = Emitter(plan, b, tiles, removed)
@@ -450,6 +465,9 @@ def emit_kernel(
             if plan.blocked is not None:
                 nodes = _reduce_by_blocks(emitter)
             for node in nodes:
+                if plan.attention is not None and node.is_reduction():
+                    emit_attention(emitter, node)
+                    continue
                 if plan.matmul is not None and plan.matmul.k_steps is not None and node.is_reduction():
                     emit_blocked(emitter, node)
                     continue
@@ -514,7 +532,7 @@ def _enter_items(plan: KernelPlan, tiles: Tiles, stack: ExitStack) -> None:
         if d in plan.blocks:
             tiles.block[d] = tiles.number(plan.blocks[d])
             tiles.start[d] = 0
-            if plan.blocks[d] != d.extent and d is not plan.blocked:
+            if plan.blocks[d] != d.extent and d not in plan.stepped:
                 counts.append((d, b.ceildiv(tiles.extent[d], tiles.block[d])))
         else:
             counts.append((d, tiles.extent[d]))

@@ -7,7 +7,6 @@ part in fusion like any other node.
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import sympy
 import torch
 
+from .attention_graph import rewrite_attention
 from .compat import (
     CustomGraphModulePass,
     Pointwise,
@@ -27,8 +27,6 @@ from .compat import (
 
 aten = torch.ops.aten
 DEVICE = "spyre"
-# A score below the smallest half is a mask: -inf, or what a stored -inf becomes on the device.
-NOTHING = -65504.0
 
 
 @torch.library.custom_op("spyre::matmul", mutates_args=())
@@ -160,64 +158,10 @@ def _addmm(emit: Emit, node: torch.fx.Node) -> Any:
     return emit(aten.add.Tensor, (out, bias))
 
 
-def _attention(emit: Emit, node: torch.fx.Node) -> Any:
-    """softmax(q k^T * scale + bias) v by its definition; only the first result is provided."""
-    if any(_item_of(u) != 0 and u.users for u in node.users):
-        return None
-    arguments: dict[str, Any] = dict(zip(_SDPA_NAMES, node.args, strict=False)) | dict(node.kwargs)
-    q, k, v = arguments["query"], arguments["key"], arguments["value"]
-    if arguments.get("dropout_p", 0.0):
-        return None
-    shape = q.meta["val"].shape
-    scale = arguments.get("scale") or 1.0 / math.sqrt(shape[-1])
-    rank = len(shape)
-    kt = emit(aten.permute.default, (k, [*range(rank - 2), rank - 1, rank - 2]))
-    scores = emit(torch.ops.spyre.matmul.default, (q, kt))
-    scores = emit(aten.mul.Tensor, (scores, scale))
-    bias = arguments.get("attn_bias")
-    if bias is not None:
-        scores = emit(aten.add.Tensor, (scores, bias))
-    if arguments.get("is_causal"):
-        length, width = shape[-2], k.meta["val"].shape[-2]
-        like = {"device": q.meta["val"].device}
-        rows = emit(aten.unsqueeze.default, (_arange(emit, length, like), -1))
-        keep = emit(aten.ge.Tensor, (rows, _arange(emit, width, like)))
-        low = emit(aten.full.default, ([], -math.inf), {"dtype": q.meta["val"].dtype, **like})
-        scores = emit(aten.where.self, (keep, scores, low))
-    highest = emit(aten.amax.default, (scores, [-1], True))
-    shifted = emit(aten.exp.default, (emit(aten.sub.Tensor, (scores, highest)),))
-    total = emit(aten.sum.dim_IntList, (shifted, [-1], True))
-    weights = emit(aten.div.Tensor, (shifted, total))
-    if bias is not None or arguments.get("is_causal"):  # a row without any key has no weights
-        empty = emit(aten.lt.Scalar, (highest, NOTHING))
-        weights = emit(aten.where.ScalarSelf, (empty, 0.0, weights))
-    out = emit(torch.ops.spyre.matmul.default, (weights, v))
-    for user in list(node.users):
-        if _item_of(user) == 0:
-            user.replace_all_uses_with(out)
-            user.graph.erase_node(user)
-    return None if node.users else out
-
-
-def _arange(emit: Emit, n: Any, like: dict[str, Any]) -> Any:
-    return emit(
-        torch.ops.prims.iota.default,
-        (n,),
-        {"start": 0, "step": 1, "dtype": torch.int64, "requires_grad": False, **like},
-    )
-
-
-def _item_of(node: torch.fx.Node) -> int | None:
-    import operator
-
-    return int(node.args[1]) if node.target is operator.getitem else None  # type: ignore[arg-type]
-
-
-_SDPA_NAMES = ("query", "key", "value", "attn_bias", "dropout_p", "is_causal", "return_debug_mask")
 _REWRITES = {
     aten.mm.default: _mm,
     aten.bmm.default: _mm,
     aten.addmm.default: _addmm,
     aten.baddbmm.default: _addmm,
-    aten._scaled_dot_product_fused_attention_overrideable.default: _attention,
+    aten._scaled_dot_product_fused_attention_overrideable.default: rewrite_attention,
 }

@@ -9,6 +9,7 @@ is the SFU epilogue of the same kernel.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -159,8 +160,8 @@ def emit_dot(emitter: Emitter, a: Operand, b: Operand) -> Value:
     builder = emitter.b
     m = [d for d in roles.m if d in emitter.tiles.block]
     n = [d for d in roles.n if d in emitter.tiles.block]
-    left = _flat(emitter, a, m, roles.k)
-    right = _flat(emitter, b, n, roles.k)
+    left = flat(emitter, a, m, roles.k)
+    right = flat(emitter, b, n, roles.k)
     # The stored order decides how PT reads the stationary operand; both orders cost the same.
     out = builder.matmul(left, builder.transpose(right, [1, 0]), init=emitter.partial)
     if emitter.partial is not None:
@@ -186,7 +187,7 @@ def spread(emitter: Emitter, out: Tensor) -> Value:
     return Value(builder.expand(out, groups, shape), dims)
 
 
-def _flat(emitter: Emitter, x: Value, rows: list[Dim], k: list[Dim]) -> Tensor:
+def flat(emitter: Emitter, x: Value, rows: Sequence[Dim], k: Sequence[Dim]) -> Tensor:
     """Operand as [rows, k] in the storage format of its buffer."""
     builder, tiles = emitter.b, emitter.tiles
     wanted = [*rows, *k]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import sympy
 
@@ -17,6 +18,9 @@ from .compat import BaseSchedulerNode, SchedulerNode, sizevars
 from .domain import Boundaries, Dim, Misaligned, exact_div, hint, product, refine, suffix_products
 from .errors import Unsupported
 from .record import Record, Touch, record
+
+if TYPE_CHECKING:
+    from .attention import AttentionPlan
 
 # Elements of a tile of one value. 16 Ki float32 elements are 64 KiB: about ten values fit LX twice.
 TILE_ELEMENTS = 16384
@@ -39,6 +43,7 @@ class KernelPlan:
     cores: int
     blocks: dict[Dim, sympy.Expr] = field(default_factory=dict)  # tile dims only
     matmul: MatmulPlan | None = None
+    attention: AttentionPlan | None = None
     blocked: Dim | None = None  # reduced dim that goes block by block because LX cannot hold all of it
 
     @property
@@ -51,6 +56,12 @@ class KernelPlan:
                 votes[d] = votes.get(d, 0) + 1
         last = max(self.dims, key=lambda d: (votes.get(d, 0), self.dims.index(d)), default=None)
         return [d for d in self.dims if d is not last] + ([last] if last is not None else [])
+
+    @property
+    def stepped(self) -> list[Dim]:
+        """Tile dims whose blocks follow one another inside a work item."""
+        keys = self.attention.keys if self.attention is not None else None
+        return [d for d in (self.blocked, keys) if d is not None]
 
     @property
     def loops(self) -> list[Dim]:
@@ -125,7 +136,11 @@ def make_plan(nodes: list[SchedulerNode], cores: int, removed: set[str]) -> Kern
     seen = record(nodes, numel, rnumel, dims, removed)
     reduced = {d for d in dims if rnumel != 1 and exact_div(rnumel, sympy.expand(d.suffix * d.extent)) is not None}
     plan = KernelPlan(nodes, numel, rnumel, dims, reduced, seen, cores)
-    if seen.contraction is not None:
+    from .attention import is_attention, plan_attention
+
+    if is_attention(plan):
+        plan_attention(plan)
+    elif seen.contraction is not None:
         from .matmul import plan_matmul
 
         plan_matmul(plan)

@@ -8,6 +8,7 @@ from typing import Any
 
 import sympy
 
+from .attention import ATTENTION, CAUSAL
 from .compat import (
     BackendFeature,
     BaseSchedulerNode,
@@ -40,9 +41,12 @@ class TileKernel(Kernel):
     overrides = None  # type: ignore[assignment]
 
 
+CONTRACTIONS = frozenset(("dot", ATTENTION, CAUSAL))
+
+
 def _contracts(node: BaseSchedulerNode) -> bool:
     kinds = (getattr(n.node, "get_reduction_type", lambda: None)() for n in flatten(node) if n.is_reduction())
-    return "dot" in kinds
+    return not CONTRACTIONS.isdisjoint(kinds)
 
 
 class LoomScheduling(BaseScheduling):
