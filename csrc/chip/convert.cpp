@@ -46,7 +46,8 @@ constexpr std::int32_t kHalfSmallest = 0x2f804000;  // 2^-32 (1 + 1/512)
 template <class V>
 V df16_code(V value) {
   const V magnitude = value & 0x7fffffff;
-  V code = ((magnitude + 0x2000) >> 14) - kRebias;
+  // (magnitude + 0x2000) >> 14 without the sum, which the last NaN patterns would carry out of the type
+  V code = (((magnitude >> 13) + 1) >> 1) - kRebias;
   if constexpr (sizeof(V) == 4) {
     const V least = magnitude >= kHalfSmallest ? 1 : 0;
     code = code < least ? least : code;

@@ -68,6 +68,11 @@ class Run {
   /// Base address and strides of a port, checked against its LX block over the given extents.
   Stream bind(const Port& port, Unit unit, const std::int64_t* extent, int rank) const {
     const Core::Window w = core_.window(port.lx, unit);
+    if (w.origin % bytes_of(port.elem))
+      fail(core_, unit, "DEV-02",
+           "LX address " + std::to_string(w.origin - w.begin) + " of block " +
+               core_.program->blocks[port.lx.block].name + " is not a multiple of the element size " +
+               std::to_string(bytes_of(port.elem)));
     Stream st{port.elem, core_.lx + w.origin, {}};
     Wide low = w.origin, high = w.origin;
     bool empty = false;

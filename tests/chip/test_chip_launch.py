@@ -278,6 +278,20 @@ def test_one_instruction_does_not_run_beyond_the_step_limit(what):
     assert code_of(error) == "DEV-07"
 
 
+@pytest.mark.parametrize(("elem", "offset"), [(Elem.DF16, 1), (Elem.F32, 2), (Elem.I32, 127)])
+@pytest.mark.parametrize("unit", [Unit.L1LU, Unit.L1SU])
+def test_elements_lie_at_multiples_of_their_size(elem, offset, unit):
+    op = VecOp.ADD_I if elem is Elem.I32 else VecOp.ADD_F
+    program = map_program([VOp(op, 1, 0, 0)], [elem], elem, 32)
+    streams = dict(program.streams)
+    first, part, last = streams[unit]
+    moved = dataclasses.replace(part.lx, offset=imm(offset))
+    streams[unit] = (first, dataclasses.replace(part, lx=moved), last)
+    with pytest.raises(_chip.ChipError, match=f"LX address {offset} .* is not a multiple of the element") as error:
+        run(dataclasses.replace(program, streams=streams), [np.zeros(64, np.float32)] * 2)
+    assert code_of(error) == "DEV-02"
+
+
 def test_loop_counts_may_come_from_registers_and_be_zero_or_negative():
     """The SFU group runs a segment r times in an inner loop whose count is the outer register."""
     program = map_program([VOp(VecOp.ADD_F, 1, 0, 0)], [Elem.F32], Elem.F32, 32)

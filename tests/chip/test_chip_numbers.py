@@ -7,6 +7,7 @@ from chip_run import df16_code, df16_value, run
 from spyrecode_samples import map_program
 
 from torch_loom import _chip
+from torch_loom.numerics import df16
 from torch_loom.spyrecode.model import Elem, VecOp, VOp
 
 
@@ -62,6 +63,14 @@ def test_df16_edges(value, code):
     assert df16_code(float(np.float32(value))) == code
     for n in (1, 9):  # scalar tail and vector body
         assert (_chip.f32_to_df16(np.full(n, value, np.float32)) == code).all()
+
+
+@pytest.mark.parametrize("bits", [0x7F800001, 0x7FC00000, 0x7FFFDFFF, 0x7FFFE000, 0x7FFFFFFF, 0xFFFFE000, 0xFFFFFFFF])
+@pytest.mark.parametrize("n", [1, 9])
+def test_every_pattern_of_nan_becomes_the_merged_code(bits, n):
+    values = np.full(n, bits, np.uint32).view(np.float32)
+    assert (_chip.f32_to_df16(values) == 0x7FFF).all()
+    assert np.isnan(df16.round_f32(values)).all()
 
 
 def test_random_floats_round_as_the_scalar_rules_say():

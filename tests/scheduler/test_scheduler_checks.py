@@ -181,3 +181,44 @@ def test_results_do_not_depend_on_the_interleaving() -> None:
     runs = [c.run(engine="dataflow", seed=s, y=np.zeros((40, 128), np.float32), n=40, **args)["y"] for s in range(5)]
     for other in runs[1:]:
         np.testing.assert_array_equal(other, runs[0])
+
+
+def test_cores_that_write_the_same_bytes_break_s8() -> None:
+    """The address of the second core is moved onto the rows of the first one; the check sees it without data."""
+    edit = (r'slot "core" "s1 \+ core \* [^"]*"', 'slot "core" "s1 + core * 128"')
+    found = check(broken(SOFTMAX, edit).module)
+    assert [v.check for v in found] == ["S8"]
+    assert "core 0 writes and core 1 writes byte 128 of 'y'" in found[0].message and "n = 65" in found[0].message
+
+
+@pytest.mark.parametrize(
+    ("place", "codes"),
+    [
+        ("core * {rows} + 128", []),  # the right halves of its own rows: nobody loads them
+        ("(1 - core) * {rows} + 128", []),  # the right halves of the other core's rows
+        ("(1 - core) * {rows}", ["S8"]),  # the left halves, which the other core loads
+    ],
+)
+def test_a_core_that_reads_what_another_one_writes_breaks_s8(place: str, codes: list[str]) -> None:
+    """The left halves of the rows of x are loaded; the results are stored back into x."""
+    source = build(kernels.columns_out(64, 0, 128, 64, 128, 4)).dataflow_ir
+    rows = re.search(r'"s1 \+ core \* (.*) \+ 128"', source)
+    assert rows is not None
+    edited = source.replace(rows[0], '"s0 + ' + place.format(rows=rows[1]) + '"')
+    edited = edited.replace(
+        '"x" kind "BUFFER" elem "DF16" access "READ"', '"x" kind "BUFFER" elem "DF16" access "BOTH"'
+    )
+    found = check(scheduler.parse_module(edited.replace('copy "y"', 'copy "x"')))
+    assert [v.check for v in found] == codes, found
+
+
+def test_iterations_that_overtake_each_other_break_s10() -> None:
+    """Without the channel that orders the two passes over a buffer, the second may load what the first has not
+    stored yet."""
+    text = PROGRAMS["in_place"]
+    source = build(text).dataflow_ir
+    assert "order_" in source
+    unordered = re.sub(r'\n[^\n]*"order_[^\n]*', "", source)
+    found = check(scheduler.parse_module(unordered))
+    assert [v.check for v in found] == ["S10"]
+    assert "of 'x' and nothing orders them" in found[0].message

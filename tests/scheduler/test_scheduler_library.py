@@ -1,9 +1,10 @@
-"""Every program of the KTIR library schedules and gives NumPy's values on every engine."""
+"""Every program of the KTIR library schedules and gives NumPy's values on every engine, whatever the options."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,15 +20,26 @@ ROUNDOFF = {np.dtype(np.float16): 2.0**-11, np.dtype(np.float32): 2.0**-24}
 BOUNDS = {"n": 1000}
 
 
-def build(name: str) -> scheduler.Compiled:
+#: Every switch once on its own side, and the depths of buffers.
+CHOICES = {
+    "default": {},
+    "plain": {"buffers": 1, "fuse": False, "overlap": False, "corelets": 1, "multicast": False},
+    "deep": {"buffers": 4, "corelets": 1},
+    "small pieces": {"buffers": 3, "tile": 1, "fuse": False},
+    "shared": {"buffers": 1, "overlap": False},
+}
+
+
+def build(name: str, **choices: Any) -> scheduler.Compiled:
     program = ktir.load(PROGRAMS / f"{name}.ktir")
-    return scheduler.compile(program, name, CHIP, scheduler.Options(ieee=True, bounds=BOUNDS))
+    return scheduler.compile(program, name, CHIP, scheduler.Options(ieee=True, bounds=BOUNDS, **choices))
 
 
+@pytest.mark.parametrize("choices", CHOICES)
 @pytest.mark.parametrize("name", sorted(CASES))
-def test_library_program(name: str) -> None:
+def test_library_program(name: str, choices: str) -> None:
     case = CASES[name]
-    compiled = build(name)
+    compiled = build(name, **CHOICES[choices])
     assert check(compiled.module) == []
     for engine in engines():
         arguments = case.make(np.random.default_rng(0))

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scheduler_kernels as kernels
-from test_scheduler_values import build, data
+from test_scheduler_values import CHIP, build, data
 
-from torch_loom import scheduler
+from torch_loom import ktir, scheduler
 from torch_loom.cli.main import run
 from torch_loom.scheduler.compiled import pad_rows
 from torch_loom.scheduler.draw import draw
@@ -44,8 +44,57 @@ def test_command_writes_directory_and_picture(kernel: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
+    ("flags", "choices"),
+    [
+        (["--buffers", "3"], {"buffers": 3}),
+        (["--no-double-buffering"], {"buffers": 1}),
+        (["--no-fusion"], {"fuse": False}),
+        (["--no-tiling"], {"overlap": False}),
+        (["--tile", "2"], {"tile": 2}),
+        (["--no-multicast"], {"multicast": False}),
+        (["--corelets", "1"], {"corelets": 1}),
+        (["--ieee"], {"ieee": True}),
+        (["--address-unit", "bytes"], {"address_unit": "bytes"}),
+        (["--bound", "n=64"], {"bounds": {"n": 64}}),
+        (["--no-check", "--df16"], {"check": False, "ieee": False}),
+    ],
+)
+def test_every_option_has_a_flag(flags: list[str], choices: dict, tmp_path: Path, capsys) -> None:
+    """The command prints what the compiler gives for the option, in most cases not what it gives without."""
+    file = tmp_path / "k.ktir"
+    file.write_text(shared_rows())
+    assert run(["schedule", str(file), *flags]) == 0
+    shown = capsys.readouterr().out
+    program = ktir.load(file)
+    compiled, plain = (
+        scheduler.compile(program, "shared", CHIP, scheduler.Options(**o)).dataflow_ir for o in (choices, {})
+    )
+    assert shown == compiled
+    assert (shown == plain) == bool({"check", "address_unit"} & set(choices))  # nothing to see in this kernel
+
+
+def shared_rows() -> str:
+    """Two cores: y = exp(x - max x) + w over rows of a whole tile, and w for both; n has no bound in the text."""
+    b = kernels.KernelBuilder("shared", 2)
+    x, w, y = (b.buffer(s) for s in "xwy")
+    n = b.size("n", 4096)
+    vx, vy = (b.view(v, [n, 128], [128, 1], "f16") for v in (x, y))
+    vw = b.view(w, [128], [1], "f16")
+    shape = [128, 128]
+    first = b.mul(b.tile_id(), 128)
+    f = kernels.up(b, b.load(vx, [first, 0], shape))
+    peak = b.broadcast(b.reduce("arith.maximumf", f, [1]), shape, [1])
+    e = b.op("math.exp", b.op("arith.subf", f, peak))
+    e = b.op("arith.addf", e, b.broadcast(kernels.up(b, b.load(vw, [0], [128])), shape, [0]))
+    b.store(kernels.down(b, e), vy, [first, 0], shape)
+    return b.text()
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["{kernel}", "--corelets", "3"], "3 corelets are asked for, the chip has 2"),
+        (["{kernel}", "--address-unit", "words"], "--address-unit is elements, bytes, sticks"),
         (["missing.ktir"], "no such file"),
         (["{kernel}", "--print-after", "nothing"], "no pass is called 'nothing'"),
         (["{kernel}", "--function", "other"], "no function 'other'"),

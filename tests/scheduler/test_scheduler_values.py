@@ -11,9 +11,10 @@ import scheduler_kernels as kernels
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torch_loom import arch, ktir, scheduler
+from torch_loom import arch, ktir, scheduler, spyrecode
 from torch_loom.numerics import df16
 from torch_loom.scheduler.compiled import pad_rows
+from torch_loom.scheduler.interpret import DataflowError
 
 CHIP = arch.load("spyre")
 HALF_STEP = 2.0**-10  # of df16, relative
@@ -288,20 +289,64 @@ def test_a_second_pass_sees_what_the_first_stored() -> None:
     close(out, df16.round_f32(x + 1) * 2)
 
 
-@pytest.mark.parametrize("rows", [1, 63, 64, 65, 1000])
-def test_one_binary_serves_every_size(rows: int) -> None:
-    c = build(kernels.softmax(100, 8))
+LENGTHS = [0, 1, 63, 64, 65, 1000]
+
+
+def softmax_case(rows: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
     x = data((rows, 100))
-    out = run_all(c, x=pad_rows(x, 64), y=np.zeros((rows, 128), np.float32), n=rows)["y"][:, :100]
     e = np.exp(x - x.max(1, keepdims=True))
-    close(out, e / e.sum(1, keepdims=True), 1.1)
+    wide = np.zeros((rows, 128), np.float32)
+    wide[:, :100] = e / e.sum(1, keepdims=True)
+    return {"x": pad_rows(x, 64), "y": np.zeros((rows, 128), np.float32)}, wide
 
 
-def test_a_size_beyond_its_bound_is_refused_by_name() -> None:
+def sum_case(rows: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    x, z = data((rows, 128)), data((rows, 128), 1)
+    return {"x": x, "z": z, "y": np.zeros((rows, 128), np.float32)}, x * np.float32(0.5) + z
+
+
+def gather_case(rows: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    table, index = data((50, 128)), np.random.default_rng(3).integers(0, 50, rows).astype(np.int32)
+    return {"i": index, "t": table, "y": np.zeros((rows, 128), np.float32)}, table[index]
+
+
+@pytest.mark.parametrize(
+    ("text", "case"),
+    [
+        (kernels.softmax(100, 8), softmax_case),
+        (kernels.add(128, 8), sum_case),
+        (kernels.embedding(50, 128, 8), gather_case),
+    ],
+    ids=["softmax", "add", "embedding"],
+)
+def test_one_binary_serves_every_size(text: str, case) -> None:
+    """One compilation, one image: only the table that the host computes differs from length to length."""
+    from torch_loom import _chip
+
+    c = build(text)
+    image = c.binary
+    program = _chip.decode(image)
+    tables = set()
+    for rows in LENGTHS:
+        args, expected = case(rows)
+        close(run_all(c, **args, n=rows)["y"], expected, 1.1)
+        places = [rows if a.kind else (128 << 20, 1 << 20) for a in program.args]
+        tables.add(_chip.table(program, places).tobytes())
+    assert c.binary == image == spyrecode.encode(c.program)
+    assert len(tables) == len(LENGTHS)
+
+
+@pytest.mark.parametrize("rows", [-1, 4097, 5000, 1 << 40])
+def test_a_size_beyond_its_bound_is_refused_by_name(rows: int) -> None:
+    from torch_loom import _chip
+
     c = build(kernels.softmax(64, 8))
-    for engine in engines():
-        with pytest.raises(Exception, match="'?n'?"):
-            c.run(engine=engine, x=np.zeros((1, 64)), y=np.zeros((1, 64)), n=5000)
+    args = {"x": np.zeros((1, 64)), "y": np.zeros((1, 64)), "n": rows}
+    with pytest.raises(DataflowError, match=rf"argument 'n' = {rows} .*0\.\.4096"):
+        c.run(engine="dataflow", **args)
+    with pytest.raises(_chip.ChipError, match=rf"\bn\b.*{rows}.*4096") as error:
+        c.run(engine="chip", **args)
+    assert error.value.code == "SC-E12"
 
 
 @pytest.mark.parametrize(
@@ -355,3 +400,39 @@ def test_a_body_that_runs_once_is_cut_to_overlap() -> None:
     phases = {o: {b.name[0]: b.phases for b in c.program.blocks} for o, c in compiled.items()}
     assert (phases[True]["b"], phases[False]["b"]) == (2, 1)
     assert compiled[True].time().ns < compiled[False].time().ns
+
+
+@pytest.mark.parametrize("fuse", [True, False])
+@pytest.mark.parametrize("name", ["add", "sub", "mul", "abs", "trunc", "ceildiv", "unsigned"])
+def test_narrow_integers_wrap_wherever_their_steps_are_kept(name: str, fuse: bool) -> None:
+    """Every pair of extreme 8-bit values; what a row computes in several steps may lie in LX between them."""
+    extremes = np.array([-128, -127, -64, -1, 1, 2, 63, 64, 127, 100], np.int8)
+    a, c = (v.ravel() for v in np.meshgrid(extremes, extremes))
+    if name == "ceildiv":
+        a, c = a[c > 0], c[c > 0]
+    wide, other = a.astype(np.int64), c.astype(np.int64)
+    n = len(a)
+    b = kernels.KernelBuilder("narrow", 1)
+    x, z, y = (b.buffer(k) for k in "xzy")
+    vx, vz = (b.view(v, [n], [1], "i8") for v in (x, z))
+    kind = "i32" if name == "unsigned" else "i8"
+    left, right = b.load(vx, [0], [n]), b.load(vz, [0], [n])
+    if name == "trunc":
+        value = b.op(
+            "arith.trunci",
+            b.op("arith.muli", *(b.op("arith.extsi", t, result="i32") for t in (left, right))),
+            result="i8",
+        )
+        expected = wide * other
+    elif name == "abs":
+        value, expected = b.op("math.absi", left), np.abs(wide)
+    elif name == "unsigned":
+        value, expected = b.op("arith.extui", left, result="i32"), wide & 0xFF
+    else:
+        op = {"add": "addi", "sub": "subi", "mul": "muli", "ceildiv": "ceildivsi"}[name]
+        value = b.op(f"arith.{op}", left, right)
+        expected = {"add": wide + other, "sub": wide - other, "mul": wide * other, "ceildiv": -(-wide // other)}[name]
+    b.store(value, b.view(y, [n], [1], kind), [0], [n])
+    result = np.int32 if kind == "i32" else np.int8
+    out = run_all(build(b.text(), fuse=fuse), x=a, z=c, y=np.zeros(n, result))["y"]
+    np.testing.assert_array_equal(out, expected.astype(result))

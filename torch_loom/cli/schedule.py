@@ -28,18 +28,52 @@ def schedule(
     buffers: Annotated[
         int, typer.Option("--buffers", min=1, max=8, help="Copies of a block that units share inside a loop.")
     ] = 2,
-    no_fuse: Annotated[bool, typer.Option("--no-fuse", help="Every operation in a segment of its own.")] = False,
+    no_double_buffering: Annotated[
+        bool, typer.Option("--no-double-buffering", help="One copy of each block: the same as --buffers 1.")
+    ] = False,
+    no_fusion: Annotated[bool, typer.Option("--no-fusion", help="Every operation in a segment of its own.")] = False,
+    no_tiling: Annotated[
+        bool, typer.Option("--no-tiling", help="Cut bodies only if they do not fit LX, not to overlap.")
+    ] = False,
+    tile: Annotated[
+        int | None, typer.Option("--tile", min=1, help="Cut every body to pieces of N indices instead of choosing.")
+    ] = None,
+    no_multicast: Annotated[
+        bool, typer.Option("--no-multicast", help="Every core fetches for itself what others fetch, too.")
+    ] = False,
+    corelets: Annotated[int | None, typer.Option("--corelets", min=1, help="Corelets to use; default: all.")] = None,
+    ieee: Annotated[
+        bool | None, typer.Option("--ieee/--df16", help="Storage of 16-bit floats; default: TORCH_LOOM_NUMERICS.")
+    ] = None,
+    no_check: Annotated[bool, typer.Option("--no-check", help="Skip the static checks.")] = False,
+    address_unit: Annotated[
+        str | None, typer.Option("--address-unit", help="What addresses count: elements, bytes or sticks.")
+    ] = None,
     times: Annotated[bool, typer.Option("--times", help="Print the seconds of each pass.")] = False,
 ) -> None:
     """Without -o, --draw, --print-after or --times the DataflowIR is printed."""
     from torch_loom import arch, ktir, scheduler
+    from torch_loom.ktir.engines import UNITS
     from torch_loom.scheduler.draw import draw as picture
     from torch_loom.scheduler.dump import describe
     from torch_loom.scheduler.pipeline import PASSES
 
     if print_after and print_after != "all" and print_after not in PASSES:
         raise Usage(f"no pass is called '{print_after}'; passes: {', '.join(PASSES)}, all")
-    options = scheduler.Options(buffers=buffers, fuse=not no_fuse, bounds=_bounds(bound or []))
+    if address_unit not in (None, *UNITS):
+        raise Usage(f"--address-unit is {', '.join(UNITS)}, not '{address_unit}'")
+    options = scheduler.Options(
+        buffers=1 if no_double_buffering else buffers,
+        fuse=not no_fusion,
+        overlap=not no_tiling,
+        tile=tile,
+        corelets=corelets,
+        ieee=ieee,
+        check=not no_check,
+        multicast=not no_multicast,
+        address_unit=address_unit,
+        bounds=_bounds(bound or []),
+    )
 
     def watch(name: str, result: Any) -> None:
         if print_after in (name, "all"):

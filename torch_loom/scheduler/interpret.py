@@ -12,6 +12,7 @@ from __future__ import annotations
 import random
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -124,10 +125,13 @@ class Interpreter:
             self.races.finish()
 
 
+_parsed = lru_cache(maxsize=1 << 14)(parse)
+
+
 def evaluate(text: str, leaf: dict[str, int]) -> int:
     """Value of an expression text."""
     stack: list[int] = []
-    for op, value in parse(text):
+    for op, value in _parsed(text):
         if op == "CONST":
             stack.append(int(value))
         elif op == "LEAF":
@@ -254,7 +258,7 @@ class Core:
     def _body(self, unit: str, block: Block, env: Env, pending: list[Segment]) -> Generator[Wait, None, None]:
         for op in block.ops:
             if isinstance(op, df.LoopOp):
-                for i in range(self._trips(op, env)):
+                for i in self._iterations(op, env):
                     env[op.body.block.args[0]] = i
                     yield from self._body(unit, op.body.block, env, pending)
             elif isinstance(op, df.LetOp):
@@ -336,6 +340,9 @@ class Core:
 
     def _numbers(self, op: Any, env: Env) -> list[int]:
         return [n if isinstance(n, int) else env[n] for n in op.numbers()]
+
+    def _iterations(self, op: df.LoopOp, env: Env) -> Iterable[int]:
+        return range(self._trips(op, env))
 
     def _trips(self, op: df.LoopOp, env: Env) -> int:
         return self._numbers(op, env)[0]

@@ -52,6 +52,11 @@ MASK_OPS: dict[str, V] = {
 
 _WRAPS = {V.ADD_I, V.SUB_I, V.MUL_I, V.SHL_I}
 
+_NARROW = ("i8", "i16")
+
+#: Type of steps inside a row. A value may be put into LX anywhere, so a step has a type that holds all its bits.
+_REGISTER = "i32"
+
 CMPF = (
     "false",
     "oeq",
@@ -92,17 +97,18 @@ def elementwise(g: Graph, name: str, operands: list[Value], dtype: str) -> Value
         return g.map(MASK_OPS[name], "i1", *operands)
     if first not in FLOATS and name in INT_OPS:
         op = INT_OPS[name]
-        value = g.map(op, dtype, *operands)
-        return wrap(g, value, dtype) if op in _WRAPS else value
+        if op in _WRAPS and dtype in _NARROW:
+            return wrap(g, g.map(op, _REGISTER, *operands), dtype)
+        return g.map(op, dtype, *operands)
     return None
 
 
 def wrap(g: Graph, value: Value, dtype: str) -> Value:
-    """Sign-extend the low bits of a register to the width of ``dtype``."""
-    if dtype not in ("i8", "i16"):
-        return value
-    shift = g.const(24 if dtype == "i8" else 16, dtype)
-    return g.map(V.SHR_I, dtype, g.map(V.SHL_I, dtype, value, shift), shift)
+    """Sign-extend the low bits of a register to the width of ``dtype``, which becomes the value's type."""
+    if dtype not in _NARROW:
+        return value if value.dtype == dtype else g.map(V.COPY, dtype, value)
+    shift = g.const(24 if dtype == "i8" else 16, _REGISTER)
+    return g.map(V.SHR_I, dtype, g.map(V.SHL_I, _REGISTER, value, shift), shift)
 
 
 def compare_float(g: Graph, predicate: str, a: Value, b: Value) -> Value:
@@ -175,9 +181,9 @@ def _fptosi(g: Graph, v: list[Value], dtype: str) -> Value:
 
 
 def _zero_extended(g: Graph, value: Value) -> Value:
-    if value.dtype not in ("i8", "i16"):
+    if value.dtype not in _NARROW:
         return value
-    return g.map(V.AND_I, "i32", value, g.const(0xFF if value.dtype == "i8" else 0xFFFF, value.dtype))
+    return g.map(V.AND_I, _REGISTER, value, g.const(0xFF if value.dtype == "i8" else 0xFFFF, _REGISTER))
 
 
 def _extui(g: Graph, v: list[Value], dtype: str) -> Value:
@@ -196,16 +202,18 @@ def _trunci(g: Graph, v: list[Value], dtype: str) -> Value:
     if dtype == "i1":
         low = g.map(V.AND_I, "i32", v[0], g.const(1, v[0].dtype))
         return g.map(V.NE_I, "i1", low, g.const(0, "i32"))
-    return wrap(g, g.map(V.COPY, dtype, v[0]), dtype)
+    return wrap(g, v[0], dtype)
 
 
 def _absi(g: Graph, v: list[Value], dtype: str) -> Value:
-    return g.map(V.MAX_I, dtype, v[0], g.map(V.SUB_I, dtype, g.const(0, dtype), v[0]))
+    negative = g.map(V.SUB_I, _REGISTER, g.const(0, _REGISTER), v[0])
+    return wrap(g, g.map(V.MAX_I, _REGISTER, v[0], negative), dtype)
 
 
 def _ceildivsi(g: Graph, v: list[Value], dtype: str) -> Value:
-    zero = g.const(0, dtype)
-    return g.map(V.SUB_I, dtype, zero, g.map(V.FLOORDIV_I, dtype, g.map(V.SUB_I, dtype, zero, v[0]), v[1]))
+    zero = g.const(0, _REGISTER)
+    floor = g.map(V.FLOORDIV_I, _REGISTER, g.map(V.SUB_I, _REGISTER, zero, v[0]), v[1])
+    return wrap(g, g.map(V.SUB_I, _REGISTER, zero, floor), dtype)
 
 
 def _unsigned_pick(larger: bool) -> Row:

@@ -41,15 +41,17 @@ class Options:
     """Choices of the passes. Results never depend on them beyond rounding order.
 
     ``buffers``: copies of a block that two units share inside a loop. ``fuse``: several operations per segment.
-    ``overlap``: bodies that run once are cut so that transfers and compute overlap. ``corelets``: used per core
-    (None: all). ``ieee``: 16-bit floats keep their IEEE format (None: as TORCH_LOOM_NUMERICS says). ``check``:
-    prove the static rules of every program before it is handed out. ``multicast``: cores that load the same bytes
-    fetch them once. ``address_unit``: what the text counts addresses in (None: what the module records, else
-    elements). ``bounds``: upper bounds of size arguments that the text leaves open."""
+    ``overlap``: bodies that run once are cut so that transfers and compute overlap. ``tile``: pieces of so many
+    indices instead, wherever a body may be cut. ``corelets``: used per core (None: all). ``ieee``: 16-bit floats
+    keep their IEEE format (None: as TORCH_LOOM_NUMERICS says). ``check``: prove the static rules of every program
+    before it is handed out. ``multicast``: cores that load the same bytes fetch them once. ``address_unit``: what
+    the text counts addresses in (None: what the module records, else elements). ``bounds``: upper bounds of size
+    arguments that the text leaves open."""
 
     buffers: int = 2
     fuse: bool = True
     overlap: bool = True
+    tile: int | None = None
     corelets: int | None = None
     ieee: bool | None = None
     check: bool = True
@@ -97,6 +99,10 @@ def plan_kernel(program: Program, fn: str, chip: Chip, options: Options, trace: 
     """Plan one function for a chip. Raises ``ScheduleError``."""
     trace = trace or Trace()
     corelets = chip.corelets if options.corelets is None else options.corelets
+    if not 1 <= corelets <= chip.corelets:
+        raise ScheduleError(
+            f"{corelets} corelets are asked for, the chip has {chip.corelets}", op="func.func", where=f"@{fn}"
+        )
     sizes: dict[int, int] = {}
     for attempt in range(_ATTEMPTS):
         start = time.perf_counter()
@@ -113,8 +119,10 @@ def plan_kernel(program: Program, fn: str, chip: Chip, options: Options, trace: 
             )
         start = time.perf_counter()
         possible = {scope: cuts(kernel, scope)[:1] for scope in leaf_scopes(kernel)}
-        if not attempt and options.overlap:
-            first = {scope: c[0] for scope, c in possible.items() if c}
+        first = {scope: c[0] for scope, c in possible.items() if c}
+        if not attempt and options.tile is not None:
+            sizes |= {scope: options.tile for scope, c in first.items() if (c.extent.hi or 1 << 40) > options.tile}
+        elif not attempt and options.overlap:
             sizes |= overlapping(kernel, first, int(chip.pt.full_rows.value))
         for scope, size in sizes.items():
             apply(kernel, normaliser.graph, possible[scope][0], size)
@@ -122,7 +130,7 @@ def plan_kernel(program: Program, fn: str, chip: Chip, options: Options, trace: 
         try:
             return _plan(kernel, corelets, chip, options, trace)
         except OutOfLx:
-            smaller = _smaller(sizes, {scope: c[0] for scope, c in possible.items() if c})
+            smaller = _smaller(sizes, first)
             if smaller is None:
                 raise
             sizes |= smaller

@@ -45,6 +45,17 @@ class BlockInfo:
     phases: int
 
 
+@dataclass(frozen=True)
+class SymbolInfo:
+    """A declared symbol with the values it may take."""
+
+    name: str
+    kind: str
+    minimum: int
+    maximum: int
+    granularity: int
+
+
 @dataclass
 class Streams:
     """Parsed declarations and the block of each unit; ``names`` gives values a text that is equal across units."""
@@ -53,6 +64,7 @@ class Streams:
     units: dict[str, Block] = field(default_factory=dict)
     channels: dict[str, ChannelInfo] = field(default_factory=dict)
     blocks: dict[str, BlockInfo] = field(default_factory=dict)
+    symbols: list[SymbolInfo] = field(default_factory=list)
     args: dict[str, tuple[str, str]] = field(default_factory=dict)  # kind, access
     slots: dict[SSAValue, str] = field(default_factory=dict)
     lx_bytes: int = 0
@@ -84,6 +96,8 @@ class Streams:
             self.channels[label] = ChannelInfo(label, str(f[0]), str(f[1]), 1, tuple(str(f[2]).split()), True)
         elif op.kind.data == "block":
             self.blocks[label] = BlockInfo(label, int(f[0]), int(f[1]), int(f[2]))
+        elif op.kind.data == "symbol":
+            self.symbols.append(SymbolInfo(label, str(f[0]), int(f[2]), int(f[3]), int(f[4])))
         elif op.kind.data == "arg":
             self.args[label] = (str(f[0]), str(f[2]))
 
