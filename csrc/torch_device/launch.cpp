@@ -175,6 +175,18 @@ py::list numbers(const rt::LaunchRecord& r) {
   return out;
 }
 
+/// (name, begin, end) of the stages that are over, ns of the steady clock.
+py::list stages(const rt::LaunchRecord& r) {
+  py::list out;
+  for (std::size_t i = 0; i < rt::kStageNames.size(); ++i) {
+    const rt::StageTime& t = (*r.stages)[i];
+    const std::int64_t end = t.end_ns.load(std::memory_order_acquire);
+    if (end != 0)
+      out.append(py::make_tuple(rt::kStageNames[i], t.begin_ns.load(std::memory_order_relaxed), end));
+  }
+  return out;
+}
+
 chip::Timing time_of(const rt::Plan& plan, const py::object& source, const chip::ClockParams& params) {
   if (py::isinstance<rt::LaunchRecord>(source)) {
     const auto& record = source.cast<const rt::LaunchRecord&>();
@@ -294,7 +306,8 @@ void bind_launch(py::module_& m) {
       .def_property_readonly("args", &numbers)
       .def_readonly("stream", &rt::LaunchRecord::stream)
       .def_property_readonly("origin",
-                             [](const rt::LaunchRecord& r) { return r.origin ? *r.origin : std::string(); });
+                             [](const rt::LaunchRecord& r) { return r.origin ? *r.origin : std::string(); })
+      .def_property_readonly("stages", &stages);
 
   m.def("prepare", &prepare, py::arg("program"), py::arg("name") = "", py::arg("device_index") = -1);
   m.def("measure_launch", &measure_launch, py::arg("plan"), py::arg("args"), py::arg("calls"));
