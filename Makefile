@@ -21,7 +21,7 @@ export CXX
 export MAX_JOBS ?= 2
 export PIP_NO_INPUT = 1
 
-.PHONY: help demo test sanitize lint bench format build clean distclean
+.PHONY: help demo test sanitize tsan lint bench format build clean distclean
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
@@ -31,6 +31,7 @@ help:
 	@echo "make sanitize  native tests and fuzzers under AddressSanitizer and UBSan   (COUNT=200000)"
 	@echo "make lint    check format, style and types"
 	@echo "make bench   run the benchmarks                             (ARGS=benchmarks/functional.py)"
+	@echo "make tsan    stress the native runtime with the thread sanitizer"
 	@echo "make build   build the package and its native modules only"
 	@echo "make format  format Python and C++"
 	@echo "make clean   remove what was built; make distclean removes $(VENV) too"
@@ -59,6 +60,10 @@ lint: $(STAMPS)/package $(STAMPS)/extra-lint
 bench: build $(STAMPS)/extra-demo
 	@set -e; for program in $(or $(ARGS),$(sort $(wildcard benchmarks/*.py))); do \
 	  echo "== $$program"; OMP_WAIT_POLICY=passive $(BIN)/python $$program; done
+
+# The native runtime under random load, built with the thread sanitizer; ARGS='-- 64 10000 1000000' is the full load.
+tsan: $(STAMPS)/package
+	@$(BIN)/python tests/device/native/run.py --sanitize thread $(or $(ARGS),-- 64 50 20000)
 
 format: $(STAMPS)/extra-lint
 	@$(BIN)/ruff check --fix .

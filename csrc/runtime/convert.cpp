@@ -10,6 +10,9 @@
 #include <cstring>
 #include <limits>
 #include <utility>
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
 
 #include "runtime/df16.h"
 #include "runtime/half.h"
@@ -108,6 +111,14 @@ template <>
 struct Codec<Phys::U8> : IntCodec<std::uint8_t, false> {};
 template <>
 struct Codec<Phys::I32N> : IntCodec<std::int32_t, true> {};
+/// Holds a uint8 and nothing else: a value wraps to eight bits before it is widened.
+template <>
+struct Codec<Phys::U32W> : IntCodec<std::uint32_t, false> {
+  template <typename V>
+  static T store(V v) {
+    return static_cast<std::uint8_t>(wide(v));
+  }
+};
 
 template <typename D, typename S>
 std::size_t checked_run(typename D::T* d, std::ptrdiff_t ds, const typename S::T* s, std::ptrdiff_t ss,
@@ -130,7 +141,7 @@ std::size_t generic(void* dst, std::ptrdiff_t ds, const void* src, std::ptrdiff_
   using S = Codec<PS>;
   auto* d = static_cast<typename D::T*>(dst);
   const auto* s = static_cast<const typename S::T*>(src);
-  if constexpr (PD == PS || (PS == Phys::I32N && PD == Phys::I32)) {
+  if constexpr (same_pattern(PD, PS)) {
     if (ds == 1 && ss == 1) {
       std::memcpy(d, s, n * sizeof(*d));
     } else {
@@ -176,6 +187,21 @@ Vec load_vec(const U16* p) {
   return v;
 }
 
+/// A whole vector; past the caches with kStream, where `p` must be aligned to it.
+template <bool kStream>
+void store_vec(U16* p, Vec v) {
+#if defined(__SSE2__)
+  if constexpr (kStream) {
+    __m128i half[2];
+    std::memcpy(half, &v, sizeof v);
+    _mm_stream_si128(reinterpret_cast<__m128i*>(p), half[0]);
+    _mm_stream_si128(reinterpret_cast<__m128i*>(p) + 1, half[1]);
+    return;
+  }
+#endif
+  std::memcpy(p, &v, sizeof v);
+}
+
 bool any(VecS mask) {
   std::uint64_t w[sizeof(VecS) / 8];
   std::memcpy(w, &mask, sizeof mask);
@@ -186,6 +212,7 @@ bool any(VecS mask) {
 
 /// Half to df16: rebias and round off one fraction bit (ties up in magnitude). Subnormal halves need a
 /// normalising shift and take the scalar way for their block.
+template <bool kStream>
 std::size_t half_to_df16(void* dst, std::ptrdiff_t ds, const void* src, std::ptrdiff_t ss, std::size_t n,
                          std::int64_t* bad) {
   if (ds != 1 || ss != 1) return generic<Phys::DF16, Phys::F16>(dst, ds, src, ss, n, bad);
@@ -207,13 +234,14 @@ std::size_t half_to_df16(void* dst, std::ptrdiff_t ds, const void* src, std::ptr
     code = ((code & ~infinite) | (infinite & U16(df16::kLargest))) | (h & U16(0x8000));
     code = (code & ~nan) | (nan & U16(df16::kMerged));
     code &= ~std::bit_cast<Vec>(zero);
-    std::memcpy(d + i, &code, sizeof code);
+    store_vec<kStream>(d + i, code);
   }
   for (; i < n; ++i) d[i] = df16::from_float(half_to_float(s[i]));
   return n;
 }
 
 /// df16 to half: exact in the range of normal halves; blocks with anything else take the scalar way.
+template <bool kStream>
 std::size_t df16_to_half_run(void* dst, std::ptrdiff_t ds, const void* src, std::ptrdiff_t ss, std::size_t n,
                              std::int64_t* bad) {
   if (ds != 1 || ss != 1) return generic<Phys::F16, Phys::DF16>(dst, ds, src, ss, n, bad);
@@ -232,7 +260,7 @@ std::size_t df16_to_half_run(void* dst, std::ptrdiff_t ds, const void* src, std:
     }
     Vec h = ((magnitude << 1) - U16(0x4000)) | (c & U16(0x8000));
     h &= ~std::bit_cast<Vec>(zero);
-    std::memcpy(d + i, &h, sizeof h);
+    store_vec<kStream>(d + i, h);
   }
   for (; i < n; ++i) d[i] = df16_to_half(s[i]);
   return n;
@@ -240,6 +268,7 @@ std::size_t df16_to_half_run(void* dst, std::ptrdiff_t ds, const void* src, std:
 
 /// bfloat16 to df16: exact, another bias and two more fraction bits. Outside the common exponents (zero
 /// included inside) the block takes the scalar way.
+template <bool kStream>
 std::size_t bf16_to_df16(void* dst, std::ptrdiff_t ds, const void* src, std::ptrdiff_t ss, std::size_t n,
                          std::int64_t* bad) {
   if (ds != 1 || ss != 1) return generic<Phys::DF16, Phys::BF16>(dst, ds, src, ss, n, bad);
@@ -259,13 +288,14 @@ std::size_t bf16_to_df16(void* dst, std::ptrdiff_t ds, const void* src, std::ptr
     // The true result has 15 bits, so wrapping at 16 in between is harmless.
     Vec code = ((magnitude << 2) - U16(96 << 9)) | (b & U16(0x8000));
     code &= ~std::bit_cast<Vec>(zero);
-    std::memcpy(d + i, &code, sizeof code);
+    store_vec<kStream>(d + i, code);
   }
   for (; i < n; ++i) d[i] = df16::from_float(bf16_to_float(s[i]));
   return n;
 }
 
 /// df16 to bfloat16: every df16 is in range, two fraction bits round to nearest even.
+template <bool kStream>
 std::size_t df16_to_bf16(void* dst, std::ptrdiff_t ds, const void* src, std::ptrdiff_t ss, std::size_t n,
                          std::int64_t* bad) {
   if (ds != 1 || ss != 1) return generic<Phys::BF16, Phys::DF16>(dst, ds, src, ss, n, bad);
@@ -280,9 +310,46 @@ std::size_t df16_to_bf16(void* dst, std::ptrdiff_t ds, const void* src, std::ptr
     const Vec zero = std::bit_cast<Vec>(magnitude == U16(0));
     Vec out = (rounded | (c & U16(0x8000))) & ~zero;
     out = (out & ~nan) | (nan & U16(0x7FC0));
-    std::memcpy(d + i, &out, sizeof out);
+    store_vec<kStream>(d + i, out);
   }
   for (; i < n; ++i) d[i] = float_to_bf16(df16::to_float(s[i]));
+  return n;
+}
+
+/// Bool to its df16 form: any non-zero byte is one.
+template <bool kStream>
+std::size_t bool_to_dbool(void* dst, std::ptrdiff_t ds, const void* src, std::ptrdiff_t ss, std::size_t n,
+                          std::int64_t* bad) {
+  if (ds != 1 || ss != 1) return generic<Phys::DBool, Phys::Bool>(dst, ds, src, ss, n, bad);
+  auto* d = static_cast<U16*>(dst);
+  const auto* s = static_cast<const std::uint8_t*>(src);
+  typedef std::uint8_t Bytes __attribute__((vector_size(kBlock)));
+  std::size_t i = 0;
+  for (; i + kBlock <= n; i += kBlock) {
+    Bytes b;
+    std::memcpy(&b, s + i, sizeof b);
+    const Vec wide = __builtin_convertvector(b, Vec);
+    const Vec code = std::bit_cast<Vec>(wide != U16(0)) & U16(df16::kOne);
+    store_vec<kStream>(d + i, code);
+  }
+  for (; i < n; ++i) d[i] = s[i] != 0 ? df16::kOne : 0;
+  return n;
+}
+
+/// The df16 form of a bool back to a byte; any code but zero is true.
+std::size_t dbool_to_bool(void* dst, std::ptrdiff_t ds, const void* src, std::ptrdiff_t ss, std::size_t n,
+                          std::int64_t* bad) {
+  if (ds != 1 || ss != 1) return generic<Phys::Bool, Phys::DBool>(dst, ds, src, ss, n, bad);
+  auto* d = static_cast<std::uint8_t*>(dst);
+  const auto* s = static_cast<const U16*>(src);
+  typedef std::uint8_t Bytes __attribute__((vector_size(kBlock)));
+  std::size_t i = 0;
+  for (; i + kBlock <= n; i += kBlock) {
+    const Vec set = std::bit_cast<Vec>(load_vec(s + i) != U16(0)) & U16(1);
+    const Bytes b = __builtin_convertvector(set, Bytes);
+    std::memcpy(d + i, &b, sizeof b);
+  }
+  for (; i < n; ++i) d[i] = s[i] != 0;
   return n;
 }
 
@@ -315,11 +382,22 @@ void fill_typed(void* dst, std::ptrdiff_t ds, const void* value, std::size_t n) 
 }  // namespace
 
 Convert converter(Phys dst, Phys src) {
-  if (dst == Phys::DF16 && src == Phys::F16) return &half_to_df16;
-  if (dst == Phys::F16 && src == Phys::DF16) return &df16_to_half_run;
-  if (dst == Phys::DF16 && src == Phys::BF16) return &bf16_to_df16;
-  if (dst == Phys::BF16 && src == Phys::DF16) return &df16_to_bf16;
+  if (dst == Phys::DF16 && src == Phys::F16) return &half_to_df16<false>;
+  if (dst == Phys::F16 && src == Phys::DF16) return &df16_to_half_run<false>;
+  if (dst == Phys::DF16 && src == Phys::BF16) return &bf16_to_df16<false>;
+  if (dst == Phys::BF16 && src == Phys::DF16) return &df16_to_bf16<false>;
+  if (dst == Phys::DBool && src == Phys::Bool) return &bool_to_dbool<false>;
+  if (dst == Phys::Bool && src == Phys::DBool) return &dbool_to_bool;
   return kTable[static_cast<std::size_t>(dst)][static_cast<std::size_t>(src)];
+}
+
+Convert streaming_converter(Phys dst, Phys src) {
+  if (dst == Phys::DF16 && src == Phys::F16) return &half_to_df16<true>;
+  if (dst == Phys::F16 && src == Phys::DF16) return &df16_to_half_run<true>;
+  if (dst == Phys::DF16 && src == Phys::BF16) return &bf16_to_df16<true>;
+  if (dst == Phys::BF16 && src == Phys::DF16) return &df16_to_bf16<true>;
+  if (dst == Phys::DBool && src == Phys::Bool) return &bool_to_dbool<true>;
+  return nullptr;
 }
 
 void fill_run(void* dst, std::ptrdiff_t ds, const void* value, int bytes, std::size_t n) {

@@ -1,6 +1,7 @@
 // IEEE half, bfloat16 and the two 8-bit floats against float32, one element at a time.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -77,12 +78,12 @@ inline float e4m3_to_float(std::uint8_t c) {
   return (c & 0x80) != 0 ? -m : m;
 }
 
-/// Finite overflow becomes NaN, as in PyTorch.
+/// What lies beyond 448, infinities included, becomes 448, as in PyTorch.
 inline std::uint8_t float_to_e4m3(float v) {
   const std::uint8_t sign = std::signbit(v) ? 0x80 : 0;
-  if (!std::isfinite(v)) return sign | 0x7F;
-  const std::uint32_t code = fp8_encode<3, 7>(std::fabs(v));
-  return static_cast<std::uint8_t>(sign | (code >= 0x7F ? 0x7Fu : code));
+  if (std::isnan(v)) return sign | 0x7F;
+  const std::uint32_t code = std::isinf(v) ? 0x7Eu : fp8_encode<3, 7>(std::fabs(v));
+  return static_cast<std::uint8_t>(sign | std::min(code, 0x7Eu));
 }
 
 inline float e5m2z_to_float(std::uint8_t c) {

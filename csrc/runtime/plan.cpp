@@ -2,6 +2,7 @@
 #include "runtime/plan.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <deque>
 #include <utility>
@@ -20,7 +21,30 @@ struct Packet {
   std::vector<std::int64_t> table;
   std::uint64_t slot = 0, slot_bytes = 0;
   Origin origin;
-  bool run = true;  // false: only timed
+  bool run = true;                     // false: only timed
+  std::shared_ptr<StageTimes> stages;  // while launches are logged
+};
+
+/// Stamps begin and end of a stage; does nothing for a launch that is not logged.
+class StageTimer {
+ public:
+  StageTimer(const Packet& p, std::size_t stage) : stages_(p.stages), stage_(stage) {
+    if (stages_) (*stages_)[stage_].begin_ns.store(now(), std::memory_order_relaxed);
+  }
+  ~StageTimer() {
+    if (stages_) (*stages_)[stage_].end_ns.store(now(), std::memory_order_release);
+  }
+  StageTimer(const StageTimer&) = delete;
+  StageTimer& operator=(const StageTimer&) = delete;
+
+ private:
+  static std::int64_t now() {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(
+               std::chrono::steady_clock::now().time_since_epoch())
+        .count();
+  }
+  std::shared_ptr<StageTimes> stages_;
+  std::size_t stage_;
 };
 
 /// Packets of one stream. A packet returns when its launch is over.
@@ -39,6 +63,7 @@ class Ring {
   void give(Packet* p) {
     p->plan.reset();
     p->origin.reset();
+    p->stages.reset();
     const std::lock_guard lock(mutex_);
     free_.push_back(p);
   }
@@ -99,7 +124,11 @@ void execute(Packet& p) {
       p.slot_bytes = bytes;
     }
     auto* slot = card.memory().host(p.slot);
-    if (bytes != 0) std::memcpy(slot, p.table.data(), bytes);
+    {
+      const StageTimer timer(p, 1);
+      if (bytes != 0) std::memcpy(slot, p.table.data(), bytes);
+    }
+    const StageTimer timer(p, 2);
     if (p.run)
       card.run(p.plan->program(), {reinterpret_cast<const std::int64_t*>(slot), p.table.size()}, p.args);
     if (const auto params = clock_params()) card.add_modelled(p.plan->modelled_ns(p.args, p.table, *params));
@@ -197,7 +226,10 @@ class Launcher {
     p->origin = origin;
     p->args.assign(args.begin(), args.end());
     p->table.resize(chip::table_words(*plan->program_));
+    const bool logged = log().on.load(std::memory_order_relaxed);
+    if (logged) p->stages = std::make_shared<StageTimes>();
     try {
+      const StageTimer timer(*p, 0);
       chip::correct(*plan->program_, p->args, p->table);
     } catch (const chip::Error& e) {
       const std::string text = describe(*plan, e.what(), origin);
@@ -207,9 +239,9 @@ class Launcher {
     p->run = !timing_only();
     plan->launches_.fetch_add(1, std::memory_order_relaxed);
     plan->tally_.count(plan->name_, *plan->args_, args, origin, [&] { return plan->image(); });
-    if (log().on.load(std::memory_order_relaxed)) {
+    if (logged) {
       const std::lock_guard lock(log().mutex);
-      log().records.push_back({plan, p->args, stream.id(), origin});
+      log().records.push_back({plan, p->args, stream.id(), origin, p->stages});
     }
     auto task = [p, &ring] {
       struct Return {

@@ -5,6 +5,7 @@
 // several streams.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <map>
@@ -68,12 +69,22 @@ class Plan : public std::enable_shared_from_this<Plan> {
 /// Where a launch was written: filled by the layer above, kept for messages.
 using Origin = std::shared_ptr<const std::string>;
 
+/// Host time of one stage of a launch, in ns of the steady clock; zero until it has happened.
+struct StageTime {
+  std::atomic<std::int64_t> begin_ns{0}, end_ns{0};
+};
+
+/// The three stages of a launch: correction in the call, transfer and execution on the stream.
+inline constexpr std::array<const char*, 3> kStageNames = {"correction", "transfer", "execution"};
+using StageTimes = std::array<StageTime, kStageNames.size()>;
+
 /// What the launch log keeps.
 struct LaunchRecord {
   std::shared_ptr<const Plan> plan;
   std::vector<chip::ArgValue> args;
   std::uint64_t stream;
   Origin origin;
+  std::shared_ptr<const StageTimes> stages;
 };
 
 /// Checks the arguments and computes the table now, then queues transfer and execution on the stream

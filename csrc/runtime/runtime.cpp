@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <thread>
@@ -25,9 +26,31 @@ int env_int(const char* name, int fallback, int low, int high) {
   return static_cast<int>(v);
 }
 
+/// Cards a process sees: the entries of SPYRE_DEVICES, else TORCH_LOOM_CARDS, else AIU_WORLD_SIZE, else one.
+/// With TORCH_LOOM_CARDS set, SPYRE_DEVICES chooses among that many.
+int visible_cards() {
+  const int cards = env_int("TORCH_LOOM_CARDS", env_int("AIU_WORLD_SIZE", 1, 1, kMaxCards), 1, kMaxCards);
+  const char* list = std::getenv("SPYRE_DEVICES");
+  if (list == nullptr || *list == 0) return cards;
+  const char* chosen = std::getenv("TORCH_LOOM_CARDS");
+  const int limit = chosen != nullptr && *chosen != 0 ? cards : kMaxCards;
+  std::vector<long> seen;
+  for (const char* at = list;; ++at) {
+    char* end = nullptr;
+    const long number = std::strtol(at, &end, 10);
+    if (end == at || (*end != 0 && *end != ',') || number < 0 || number >= limit ||
+        std::find(seen.begin(), seen.end(), number) != seen.end())
+      throw DeviceError("SPYRE_DEVICES must list different card numbers from 0 to " +
+                        std::to_string(limit - 1) + ", separated by commas, got '" + list + "'");
+    seen.push_back(number);
+    if (*end == 0) return static_cast<int>(seen.size());
+    at = end;
+  }
+}
+
 Settings read_settings() {
   Settings s;
-  s.cards = env_int("TORCH_LOOM_CARDS", 1, 1, kMaxCards);
+  s.cards = visible_cards();
   s.threads = env_int("TORCH_LOOM_THREADS", 0, 0, 1024);
   s.poison = env_int("TORCH_LOOM_POISON", 0, 0, 1) != 0;
   s.blocking = env_int("TORCH_LOOM_BLOCKING", 0, 0, 1) != 0;

@@ -25,7 +25,7 @@ constexpr DtypeRow kDtypes[] = {
     {"int32", 4, Phys::I32, true, Format::I32, Format::I32},
     {"int16", 2, Phys::I16, true, Format::I16, Format::I16},
     {"int8", 1, Phys::I8, true, Format::I8, Format::I8},
-    {"uint8", 1, Phys::U8, true, Format::U8, Format::U8},
+    {"uint8", 1, Phys::U8, true, Format::U32, Format::U32},
     {"float8_e4m3fn", 1, Phys::F8E4M3, true, Format::FP8_143, Format::FP8_143},
     {"float8_e5m2fnuz", 1, Phys::F8E5M2Z, true, Format::FP8_152, Format::FP8_152},
 };
@@ -45,6 +45,7 @@ int format_bytes(Format f) {
   switch (f) {
     case Format::F32:
     case Format::I32:
+    case Format::U32:
       return 4;
     case Format::I8:
     case Format::U8:
@@ -64,6 +65,7 @@ int phys_bytes(Phys p) {
     case Phys::F32:
     case Phys::I32:
     case Phys::I32N:
+    case Phys::U32W:
       return 4;
     case Phys::Bool:
     case Phys::I8:
@@ -94,6 +96,8 @@ const char* format_name(Format f) {
       return "SENINT8";
     case Format::U8:
       return "SENUINT8";
+    case Format::U32:
+      return "SENUINT32";
     case Format::FP8_143:
       return "SEN143_FP8";
     case Format::FP8_152:
@@ -120,6 +124,8 @@ Phys device_phys(Dtype dtype, Format f) {
       return Phys::F32;
     case Format::I32:
       return dtype == Dtype::I64 ? Phys::I32N : Phys::I32;
+    case Format::U32:
+      return Phys::U32W;
     case Format::I16:
       return Phys::I16;
     case Format::I8:

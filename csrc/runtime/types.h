@@ -10,8 +10,8 @@ namespace loom::rt {
 /// Torch dtypes that a tensor on the device or the host side of a transfer may have.
 enum class Dtype : std::uint8_t { F16, BF16, F32, F64, Bool, I64, I32, I16, I8, U8, F8E4M3, F8E5M2Z, None };
 
-/// Device formats. The first nine equal Elem of torch_loom/spyrecode/model.py; the fp8 formats are
-/// transfer-only.
+/// Device formats. The first nine equal Elem of torch_loom/spyrecode/model.py; the later ones are
+/// transfer-only. `U8` holds storages of plain bytes; uint8 tensors lie in `U32`, as in the public stack.
 enum class Format : std::uint8_t {
   DF16 = 0,
   F32 = 1,
@@ -23,10 +23,12 @@ enum class Format : std::uint8_t {
   U8 = 7,
   FP8_143 = 16,
   FP8_152 = 17,
+  U32 = 18,
 };
 
 /// Bit patterns of single elements. `DBool` is a bool as df16 0/1, `HBool16` a bool as IEEE half 0/1,
-/// `I32N` an int64 narrowed to 32 bits (values that do not fit are an error, never a wrap).
+/// `I32N` an int64 narrowed to 32 bits (values that do not fit are an error, never a wrap), `U32W` a uint8
+/// widened to 32 bits.
 enum class Phys : std::uint8_t {
   F16,
   BF16,
@@ -44,6 +46,7 @@ enum class Phys : std::uint8_t {
   DBool,
   HBool16,
   I32N,
+  U32W,
   Count,
 };
 

@@ -8,6 +8,7 @@
 #include <ATen/ops/from_blob.h>
 
 #include <algorithm>
+#include <atomic>
 #include <iterator>
 #include <mutex>
 
@@ -22,6 +23,11 @@ rt::Dims dims(c10::IntArrayRef a) { return {a.begin(), a.end()}; }
 
 rt::Side device_side(const at::Tensor& t) {
   const rt::Record& r = record_of(t);
+  std::int64_t last = t.storage_offset();
+  for (std::int64_t d = 0; d < t.dim(); ++d) last += (t.size(d) - 1) * t.stride(d);
+  TORCH_CHECK(last < r.layout->elements, "a tensor of sizes ", t.sizes(), " and strides ", t.strides(),
+              " at offset ", t.storage_offset(), " is out of bounds of its storage, which was resized to ",
+              r.layout->elements, " elements");
   return {r.base(), r.layout.get(), rt::device_phys(r.dtype, r.layout->format), dims(t.strides()),
           t.storage_offset()};
 }
@@ -68,6 +74,8 @@ Keeper& keeper() {
   return *k;
 }
 
+std::atomic<bool> warn_downcast{false};
+
 /// Tells the allocator that `stream` uses a block that another stream allocated.
 void note_use(const at::Tensor& t, std::uint64_t stream) {
   if (t.device().type() == kSpyre) rt::note_use(record_of(t), stream);
@@ -87,6 +95,9 @@ void move(const at::Tensor& dst, const at::Tensor& src, const rt::Side& to, cons
     rt::count_copy(src.numel() * static_cast<std::int64_t>(src.itemsize()));
     if (rt::timing_only()) return;
   }
+  if (from.phys == rt::Phys::I64 && to.phys == rt::Phys::I32N &&
+      warn_downcast.load(std::memory_order_relaxed))
+    TORCH_WARN_ONCE("torch.int64 tensors lie on the spyre device as 32-bit integers");
   const bool can_fail = to.phys == rt::Phys::I32N && from.phys != rt::Phys::I32N;
   rt::Dims sizes = dims(dst.sizes());
   if (may_queue && !can_fail && !stream.idle()) {
@@ -180,13 +191,16 @@ void copy_typed(const at::Tensor& dst, const at::Tensor& src, bool may_queue = f
 
 }  // namespace
 
+void set_downcast_warning(bool on) { warn_downcast.store(on); }
+bool downcast_warning() { return warn_downcast.load(); }
+
 void copy_private(const at::Tensor& dst, const at::Tensor& host) {
   if (dst.numel() == 0) return;
   typed(dst) ? copy_typed(dst, host, true) : copy_elements(dst, host, false);
 }
 
 void copy_elements(const at::Tensor& dst, const at::Tensor& src, bool non_blocking) {
-  if (dst.numel() == 0) return;
+  if (dst.numel() == 0 || clone_storage(dst, src)) return;
   if (src.is_neg() || src.is_conj())
     return copy_elements(dst, src.resolve_conj().resolve_neg(), non_blocking);
   for (const at::Tensor* t : {&dst, &src})

@@ -62,6 +62,38 @@ c10::DeviceIndex device_of(const torch::jit::Stack& stack, std::size_t first) {
   return current_device();
 }
 
+/// Operators that take host tensors beside device tensors on every device: indices, lengths, steps.
+constexpr const char* kMixed[] = {"aten::index",        "aten::_index_put",   "aten::_unsafe_index",
+                                  "aten::tensor_split", "aten::_pack_padded", "aten::segment_reduce",
+                                  "aten::_fused_",      "aten::_foreach_"};
+
+/// Refuses host tensors with dims beside device tensors, and tensors of two cards.
+void check_devices(const std::string& name, const torch::jit::Stack& stack, std::size_t first) {
+  std::optional<c10::Device> device;
+  bool host = false;
+  auto look = [&](const at::Tensor& t) {
+    if (!t.defined()) return;
+    if (t.is_cpu()) {
+      host |= t.dim() > 0;
+      return;
+    }
+    if (t.device().type() != kSpyre) return;
+    TORCH_CHECK(!device || *device == t.device(), "Expected all tensors to be on the same device, but ", name,
+                " got tensors on ", *device, " and ", t.device());
+    device = t.device();
+  };
+  for (std::size_t i = first; i < stack.size(); ++i) {
+    if (stack[i].isTensor()) look(stack[i].toTensor());
+    if (stack[i].isTensorList())
+      for (const at::Tensor& t : stack[i].toTensorVector()) look(t);
+  }
+  if (!host || !device) return;
+  for (const char* mixed : kMixed)
+    if (name.starts_with(mixed)) return;
+  TORCH_CHECK(false, "Expected all tensors to be on the same device, but ", name, " got tensors on ", *device,
+              " and cpu");
+}
+
 }  // namespace
 
 void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
@@ -78,6 +110,7 @@ void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
 
   const auto& arguments = op.schema().arguments();
   const std::size_t begin = stack->size() - arguments.size();
+  check_devices(name, *stack, begin);
   const c10::DeviceIndex card = device_of(*stack, begin);
   bool takes_generator = false;
   for (std::size_t i = 0; i < arguments.size(); ++i) {

@@ -179,6 +179,18 @@ py::list numbers(const std::vector<chip::ArgInfo>& infos, const std::vector<chip
   return out;
 }
 
+/// (name, begin, end) of the stages that are over, ns of the steady clock.
+py::list stages(const rt::LaunchRecord& r) {
+  py::list out;
+  for (std::size_t i = 0; i < rt::kStageNames.size(); ++i) {
+    const rt::StageTime& t = (*r.stages)[i];
+    const std::int64_t end = t.end_ns.load(std::memory_order_acquire);
+    if (end != 0)
+      out.append(py::make_tuple(rt::kStageNames[i], t.begin_ns.load(std::memory_order_relaxed), end));
+  }
+  return out;
+}
+
 chip::Timing time_of(const rt::Plan& plan, const py::object& source, const chip::ClockParams& params) {
   if (py::isinstance<rt::LaunchRecord>(source)) {
     const auto& record = source.cast<const rt::LaunchRecord&>();
@@ -291,7 +303,8 @@ void bind_launch(py::module_& m) {
                              [](const rt::LaunchRecord& r) { return numbers(r.plan->args(), r.args, true); })
       .def_readonly("stream", &rt::LaunchRecord::stream)
       .def_property_readonly("origin",
-                             [](const rt::LaunchRecord& r) { return r.origin ? *r.origin : std::string(); });
+                             [](const rt::LaunchRecord& r) { return r.origin ? *r.origin : std::string(); })
+      .def_property_readonly("stages", &stages);
 
   py::class_<rt::LaunchCount, std::shared_ptr<rt::LaunchCount>>(m, "LaunchCount")
       .def_readonly("name", &rt::LaunchCount::name)

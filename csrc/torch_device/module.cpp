@@ -1,17 +1,24 @@
 // The Python module `torch_loom._device`: registrations, storage layouts, runtime queries.
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <algorithm>
+#include <chrono>
+#include <cstring>
 
+#include "runtime/convert.h"
 #include "runtime/event.h"
 #include "runtime/runtime.h"
 #include "runtime/transfer.h"
 #include "torch_device/backend.h"
 #include "torch_device/fallback.h"
 #include "torch_device/launch.h"
+#include "torch_device/layout_argument.h"
+#include "torch_device/metadata.h"
 #include "torch_device/storage.h"
 
 namespace py = pybind11;
@@ -85,13 +92,6 @@ at::Tensor empty_strided(std::vector<std::int64_t> size, std::vector<std::int64_
                      kind_of(kind));
 }
 
-rt::LayoutPtr raw_layout(rt::Format format, const rt::Dims& size, const rt::Dims& stride,
-                         const rt::Dims& device_size, const rt::Dims& stride_map) {
-  rt::LayoutPtr custom = rt::make_custom(format, size, stride, device_size, stride_map);
-  const auto plain = rt::layout_for(rt::Kind::Default, format, size, stride, custom->elements);
-  return rt::same_bytes(*plain, *custom) ? plain : custom;
-}
-
 at::Tensor empty_with_layout(const rt::Dims& size, const rt::Dims& stride, const py::object& dtype, int index,
                              const rt::Dims& device_size, const rt::Dims& stride_map) {
   TORCH_CHECK_TYPE(THPDtype_Check(dtype.ptr()), "dtype must be a torch.dtype");
@@ -139,6 +139,38 @@ py::bytes device_bytes(const at::Tensor& t) {
   return {reinterpret_cast<const char*>(r.base()), static_cast<std::size_t>(r.bytes)};
 }
 
+/// Seconds of the plain loop that transfers are compared with: a memcpy of the host bytes into a staging
+/// buffer and one conversion of that buffer, best of `repeat`. `to_device` chooses the direction.
+double measure_plain_loop(const at::Tensor& host, bool to_device, int repeat) {
+  TORCH_CHECK(host.is_cpu() && host.is_non_overlapping_and_dense(),
+              "the plain loop needs a dense CPU tensor");
+  rt::Format format;
+  const rt::Dtype dtype = supported_dtype(host.scalar_type(), &format);
+  const auto n = static_cast<std::size_t>(host.numel());
+  const std::size_t host_bytes = n * static_cast<std::size_t>(rt::host_bytes(dtype));
+  const std::size_t device_bytes = n * static_cast<std::size_t>(rt::format_bytes(format));
+  const at::Tensor stage =
+      at::zeros({static_cast<std::int64_t>(std::max(host_bytes, device_bytes))}, at::kByte);
+  const at::Tensor out = at::zeros_like(stage);
+  const rt::Phys outside = rt::host_phys(dtype), inside = rt::device_phys(dtype, format);
+  const rt::Convert convert = to_device ? rt::converter(inside, outside) : rt::converter(outside, inside);
+  double best = 1e300;
+  for (int i = 0; i < repeat; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    std::int64_t bad = 0;
+    if (to_device) {
+      std::memcpy(stage.data_ptr(), host.data_ptr(), host_bytes);
+      (void)convert(out.data_ptr(), 1, stage.data_ptr(), 1, n, &bad);
+    } else {
+      (void)convert(stage.data_ptr(), 1, out.data_ptr(), 1, n, &bad);
+      std::memcpy(host.data_ptr(), stage.data_ptr(), host_bytes);
+    }
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+    best = std::min(best, took.count());
+  }
+  return best;
+}
+
 py::dict counter(const rt::Counter& c) {
   py::dict d;
   d["current"] = c.current;
@@ -169,6 +201,7 @@ PYBIND11_MODULE(_device, m) {
   m.def("register_backend", [](const py::object& category) {
     fallback_category = category.inc_ref().ptr();
     register_backend();
+    register_metadata();
     lend_host_services();
     set_fallback_hook(&warn_fallback);
     set_out_of_memory_hook(&collect_garbage);
@@ -185,8 +218,10 @@ PYBIND11_MODULE(_device, m) {
   m.def("alias_with_layout", &alias_with_layout);
   m.def("set_layout", &set_layout);
   m.def("device_bytes", &device_bytes);
+  m.def("measure_plain_loop", &measure_plain_loop, py::arg("host"), py::arg("to_device"), py::arg("repeat"));
 
   bind_launch(m);
+  bind_layout_argument(m);
 
   m.def("fallbacks", &fallback_counts);
   m.def("reset_fallbacks", &reset_fallback_counts);
@@ -202,6 +237,9 @@ PYBIND11_MODULE(_device, m) {
     return mode == FallbackMode::Error ? "error" : mode == FallbackMode::Silent ? "silent" : "warn";
   });
 
+  m.def("ieee_numerics", [] { return rt::settings().ieee; });
+  m.def("downcast_warning", &downcast_warning);
+  m.def("set_downcast_warning", &set_downcast_warning);
   m.def("device_count", [] { return rt::settings().cards; });
   m.def("current_device", [] { return static_cast<int>(current_device()); });
   m.def("set_device", [](int i) { set_current_device(static_cast<c10::DeviceIndex>(i)); });

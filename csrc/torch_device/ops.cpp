@@ -6,12 +6,17 @@
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/as_strided_native.h>
+#include <ATen/ops/bitwise_and.h>
+#include <ATen/ops/clone_native.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/is_set_to_native.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/unfold_native.h>
 #include <ATen/ops/view_native.h>
 #include <torch/library.h>
+
+#include <limits>
+#include <string>
 
 #include "torch_device/backend.h"
 #include "torch_device/fallback.h"
@@ -155,6 +160,20 @@ at::Tensor copy_from_and_resize(const at::Tensor& self, const at::Tensor& dst) {
   return dst;
 }
 
+/// A copy keeps a layout that somebody chose, as it keeps strides.
+at::Tensor clone(const at::Tensor& self, Opt<c10::MemoryFormat> format) {
+  const rt::Record& r = record_of(self);
+  const bool whole = self.storage_offset() == 0 && self.numel() == r.layout->elements &&
+                     self.is_non_overlapping_and_dense() && dtype_of(self.scalar_type()) == r.dtype;
+  if (format.value_or(c10::MemoryFormat::Preserve) != c10::MemoryFormat::Preserve || !whole ||
+      r.layout->kind != rt::Kind::Custom)
+    return at::native::clone(self, format);
+  at::Tensor out =
+      make_tensor(self.sizes(), self.strides(), self.scalar_type(), self.device().index(), r.layout);
+  copy_elements(out, self, false);
+  return out;
+}
+
 at::Tensor& fill_scalar(at::Tensor& self, const at::Scalar& value) {
   if (self.numel() == 0) return self;
   const at::Tensor one = at::scalar_tensor(value, at::TensorOptions().dtype(self.scalar_type()));
@@ -208,14 +227,28 @@ at::Tensor& uniform_(at::Tensor& self, double from, double to, Opt<at::Generator
 }
 at::Tensor& random_(at::Tensor& self, Opt<at::Generator> g) {
   return random_fill(self, g, [&](at::Tensor& t, const at::Generator& cpu) {
-    // An unbounded draw would exceed what the device holds of an int64.
-    t.scalar_type() == at::kLong ? t.random_(0, std::int64_t{1} << 31, cpu) : t.random_(cpu);
+    t.random_(cpu);
+    // The same draws as on the CPU, so that what follows stays in step; an int64 keeps the bits it can.
+    if (t.scalar_type() == at::kLong) t.bitwise_and_(std::numeric_limits<std::int32_t>::max());
   });
 }
+
+/// Bounds of a draw [from, to) of int64 must be values that the device can hold.
+void check_draw(const at::Tensor& self, std::int64_t from, Opt<std::int64_t> to) {
+  using Limits = std::numeric_limits<std::int32_t>;
+  if (self.scalar_type() != at::kLong || (to.has_value() && *to <= from)) return;
+  TORCH_CHECK(from >= Limits::min() && to.has_value() && *to - 1 <= Limits::max(),
+              "Spyre backend does not support: random_ of torch.int64 in [", from, ", ",
+              to.has_value() ? std::to_string(*to) : "2**63",
+              "); the device holds it as 32-bit integers, draw in [", Limits::min(), ", 2**31)");
+}
+
 at::Tensor& random_from(at::Tensor& self, std::int64_t from, Opt<std::int64_t> to, Opt<at::Generator> g) {
+  check_draw(self, from, to);
   return random_fill(self, g, [&](at::Tensor& t, const at::Generator& cpu) { t.random_(from, to, cpu); });
 }
 at::Tensor& random_to(at::Tensor& self, std::int64_t to, Opt<at::Generator> g) {
+  check_draw(self, 0, to);
   return random_fill(self, g, [&](at::Tensor& t, const at::Generator& cpu) { t.random_(to, cpu); });
 }
 
@@ -234,6 +267,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("set_", &set_nothing);
   m.impl("_copy_from", &copy_from);
   m.impl("_copy_from_and_resize", &copy_from_and_resize);
+  m.impl("clone", &clone);
   m.impl("fill_.Scalar", &fill_scalar);
   m.impl("fill_.Tensor", &fill_tensor);
   m.impl("zero_", &zero_);

@@ -7,6 +7,7 @@
 #include <c10/core/TensorImpl.h>
 
 #include <array>
+#include <cstring>
 
 #include "runtime/transfer.h"
 
@@ -236,6 +237,50 @@ void resize_storage(c10::StorageImpl& storage, std::size_t bytes) {
   storage.set_nbytes(bytes);
 }
 
+rt::LayoutPtr raw_layout(rt::Format format, const rt::Dims& size, const rt::Dims& stride,
+                         const rt::Dims& device_size, const rt::Dims& stride_map) {
+  rt::LayoutPtr custom = rt::make_custom(format, size, stride, device_size, stride_map);
+  const auto plain = rt::layout_for(rt::Kind::Default, format, size, stride, custom->elements);
+  return rt::same_bytes(*plain, *custom) ? plain : custom;
+}
+
+void relayout_storage(c10::StorageImpl& storage, rt::Dtype dtype, rt::LayoutPtr layout) {
+  const rt::Record& old = record_of(storage);
+  if (!old.raw && old.dtype == dtype && rt::same_bytes(*old.layout, *layout)) return;
+  const c10::DeviceIndex index = storage.device().index();
+  const std::int64_t n = layout->elements;
+  const rt::Phys phys = rt::device_phys(dtype, layout->format);
+  c10::DataPtr fresh = data_ptr(dtype, std::move(layout), storage.nbytes(), index);
+  if (n > 0) {
+    const auto& record = *static_cast<rt::Record*>(fresh.get_context());
+    // A raw storage lies on the device as on the host.
+    const rt::Side from =
+        old.raw
+            ? rt::Side{old.base(), nullptr, rt::host_phys(dtype), {1}, 0}
+            : rt::Side{old.base(), old.layout.get(), rt::device_phys(old.dtype, old.layout->format), {1}, 0};
+    const rt::Side to{record.base(), record.layout.get(), phys, {1}, 0};
+    rt::card(index).stream(current_stream(index)).run([&] { rt::transfer({n}, to, from); });
+  }
+  storage.set_data_ptr_noswap(std::move(fresh));
+}
+
+bool clone_storage(const at::Tensor& dst, const at::Tensor& src) {
+  auto whole = [](const at::Tensor& t) {
+    return t.device().type() == kSpyre && t.scalar_type() == at::kByte && t.is_contiguous() &&
+           t.storage_offset() == 0 && static_cast<std::size_t>(t.numel()) == t.storage().nbytes();
+  };
+  if (!whole(dst) || !whole(src) || dst.device() != src.device() || dst.numel() != src.numel()) return false;
+  const rt::Record &to = record_of(dst), &from = record_of(src);
+  if (!to.raw || from.raw || &to == &from) return false;
+  const c10::DeviceIndex index = dst.device().index();
+  c10::DataPtr fresh = data_ptr(from.dtype, from.layout, dst.storage().nbytes(), index);
+  const auto& record = *static_cast<rt::Record*>(fresh.get_context());
+  const auto bytes = std::min(record.bytes, from.bytes);
+  rt::card(index).stream(current_stream(index)).run([&] { std::memcpy(record.base(), from.base(), bytes); });
+  dst.storage().unsafeGetStorageImpl()->set_data_ptr_noswap(std::move(fresh));
+  return true;
+}
+
 void adopt_raw_storage(const at::Tensor& t) {
   const rt::Record& raw = record_of(t);
   rt::Format format;
@@ -249,25 +294,19 @@ void adopt_raw_storage(const at::Tensor& t) {
   const bool exact = t.storage_offset() == 0 && t.numel() == n && t.is_non_overlapping_and_dense();
   const rt::LayoutPtr layout = exact ? rt::layout_for(rt::Kind::Default, format, t.sizes(), t.strides(), n)
                                      : rt::layout_for(rt::Kind::Default, format, flat_size, flat_stride, n);
-  c10::DataPtr fresh = data_ptr(dtype, layout, storage.nbytes(), storage.device().index());
-  const auto& record = *static_cast<rt::Record*>(fresh.get_context());
-  // A flat uint8 storage lies on the device as on the host.
-  const rt::Side from{raw.base(), nullptr, rt::host_phys(dtype), {1}, 0};
-  const rt::Side to{record.base(), record.layout.get(), rt::device_phys(dtype, format), {1}, 0};
   try {
-    rt::card(storage.device().index()).stream(current_stream(storage.device().index())).run([&] {
-      rt::transfer({n}, to, from);
-    });
+    relayout_storage(storage, dtype, layout);
   } catch (const rt::ValueError&) {
     return;
   }
-  storage.set_data_ptr_noswap(std::move(fresh));
 }
 
 bool has_layout(const at::Tensor& t, rt::Kind kind) {
   if (t.storage_offset() != 0) return false;
   const rt::Record& r = record_of(t);
   if (dtype_of(t.scalar_type()) != r.dtype || t.numel() != r.layout->elements) return false;
+  rt::Format format;
+  if (!rt::device_format(r.dtype, rt::settings().ieee, &format) || format != r.layout->format) return false;
   const auto wanted = rt::layout_for(kind, r.layout->format, t.sizes(), t.strides(), r.layout->elements);
   if (wanted == r.layout) return true;
   if (!t.is_non_overlapping_and_dense()) return false;

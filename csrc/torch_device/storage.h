@@ -47,12 +47,28 @@ void resize_storage(c10::StorageImpl&, std::size_t bytes);
 /// tensor set on it. Leaves it raw when a value has no place on the device.
 void adopt_raw_storage(const at::Tensor&);
 
+/// The layout of these public fields; the shared default object where it says the same. Throws
+/// std::invalid_argument when some host element has no place or shares one.
+rt::LayoutPtr raw_layout(rt::Format, const rt::Dims& size, const rt::Dims& stride,
+                         const rt::Dims& device_size, const rt::Dims& stride_map);
+
+/// Moves the elements of a storage, which become `dtype`, to a new block in `layout`.
+void relayout_storage(c10::StorageImpl&, rt::Dtype dtype, rt::LayoutPtr layout);
+
+/// Makes a raw storage a copy of another one of the same size on the same card: type, layout and bytes.
+/// Returns false when the two are not such a pair.
+bool clone_storage(const at::Tensor& dst, const at::Tensor& src);
+
 /// Copies `src` to `dst` of the same sizes; at least one is on the device. With `non_blocking` and pinned
 /// host memory it may return before the elements have moved.
 void copy_elements(const at::Tensor& dst, const at::Tensor& src, bool non_blocking);
 
 /// Copies a host tensor that nobody else will change to a device tensor of the same sizes; may return early.
 void copy_private(const at::Tensor& dst, const at::Tensor& host);
+
+/// Whether the first int64 tensor that moves to a card warns about its 32 bits there.
+void set_downcast_warning(bool on);
+bool downcast_warning();
 
 /// True when `t` covers its storage exactly and lies in memory as a fresh tensor of that kind would.
 bool has_layout(const at::Tensor& t, rt::Kind kind);

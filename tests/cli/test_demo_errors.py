@@ -2,6 +2,8 @@
 
 import importlib.util
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -94,3 +96,24 @@ def test_a_pending_file_holds_all_or_nothing(tmp_path):
 
 def test_errors_are_folded_to_one_line():
     assert str(Usage("first\n   second")) == "first second"
+
+
+def test_artifacts_at_a_link_to_nowhere_are_refused_before_the_run(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "link").symlink_to(tmp_path / "absent" / "place")
+    status, err = demo(capsys, "Hello", "--artifacts", "link")
+    assert status == 2 and "it is a link to a place that does not exist" in err
+    assert os.listdir(tmp_path) == ["link"]
+
+
+def test_ctrl_c_says_one_line(tmp_path):
+    code = (
+        "import sys\n"
+        "from torch_loom.cli import demo, main\n"
+        "def interrupted(*args):\n    raise KeyboardInterrupt\n"
+        "demo.check_sentences = interrupted\n"
+        "sys.exit(main.run(['demo', 'Hello']))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 130
+    assert done.stderr.strip() == "loom demo: interrupted" and done.stdout == ""

@@ -79,6 +79,29 @@ def test_program_memory_is_given_back():
     assert torch.spyre.memory_stats()["programs_bytes"] == before
 
 
+def test_the_three_stages_of_a_launch_are_separate_events(scale, log):
+    a, out = rows().to("spyre"), torch.zeros(64, 64, dtype=torch.float16, device="spyre")
+    scale(a, out, 64, 2.0)
+    torch.spyre.synchronize()
+    (record,) = log()
+    assert [name for name, _, _ in record.stages] == ["correction", "transfer", "execution"]
+    times = [t for _, begin, end in record.stages for t in (begin, end)]
+    assert times == sorted(times) and times[0] > 0
+
+
+def test_stages_that_have_not_happened_are_not_listed(gather, log):
+    table = torch.zeros(16, 64, dtype=torch.float16, device="spyre")
+    out = torch.zeros(4, 64, dtype=torch.float16, device="spyre")
+    index = torch.zeros(4, dtype=torch.int32, device="spyre")
+    stream = torch.spyre.Stream()
+    with torch.spyre.stream(stream):
+        for _ in range(3):
+            gather(index, table, out)
+    assert all(record.stages[0][0] == "correction" for record in log())
+    stream.synchronize()
+    assert [len(record.stages) for record in log()] == [3, 3, 3]
+
+
 # ---- errors ----
 
 

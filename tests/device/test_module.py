@@ -107,6 +107,30 @@ def test_bad_environment_is_named():
     assert done.returncode != 0 and "TORCH_LOOM_CARDS must be a whole number" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("env", "count"),
+    [
+        ({"SPYRE_DEVICES": "0,2,5"}, 3),
+        ({"SPYRE_DEVICES": "1", "TORCH_LOOM_CARDS": "4"}, 1),
+        ({"AIU_WORLD_SIZE": "2"}, 2),
+        ({"AIU_WORLD_SIZE": "2", "TORCH_LOOM_CARDS": "3"}, 3),
+        ({"SPYRE_DEVICES": "", "TORCH_LOOM_CARDS": "2"}, 2),
+    ],
+)
+def test_visible_cards_from_the_public_variables(env, count):
+    done = run("import torch, torch_loom; print(torch.spyre.device_count())", **env)
+    assert done.returncode == 0 and done.stdout.strip() == str(count), done.stderr
+
+
+@pytest.mark.parametrize("text", ["0,0", "a", "1,", ",1", "-1", "4", "0 1", "0;1"])
+def test_bad_card_lists_are_named(text):
+    done = run("import torch, torch_loom; torch.ones(1, device='spyre')", SPYRE_DEVICES=text, TORCH_LOOM_CARDS="4")
+    assert done.returncode != 0
+    assert (
+        f"SPYRE_DEVICES must list different card numbers from 0 to 3, separated by commas, got '{text}'" in done.stderr
+    )
+
+
 def test_forked_child_gets_a_clear_error():
     done = run(
         "import os, torch, torch_loom\n"
@@ -246,6 +270,24 @@ def test_a_seed_gives_the_values_of_the_cpu(dtype):
         host = fill(torch.empty(100, dtype=dtype), torch.Generator().manual_seed(3))
         device = fill(torch.empty(100, dtype=dtype, device="spyre"), torch.Generator("spyre").manual_seed(3))
         assert torch.equal(device.cpu(), host.to("spyre").cpu())
+
+
+def test_unbounded_draws_keep_step_with_the_cpu():
+    for dtype in (torch.int64, torch.int32, torch.int16, torch.float32):
+        cpu, device = torch.Generator().manual_seed(3), torch.Generator("spyre").manual_seed(3)
+        host = torch.empty(100, dtype=dtype).random_(generator=cpu)
+        there = torch.empty(100, dtype=dtype, device="spyre").random_(generator=device).cpu()
+        assert torch.equal(there, host & 0x7FFFFFFF if dtype == torch.int64 else host)
+        host, there = torch.rand(5, generator=cpu), torch.rand(5, generator=device, device="spyre")
+        assert torch.equal(there.cpu(), host)
+
+
+@pytest.mark.parametrize("bounds", [(2**33,), (0, 2**31 + 1), (-(2**31) - 1, 0), (5, None)])
+def test_draws_that_the_device_cannot_hold_are_refused(bounds):
+    x = torch.zeros(3, dtype=torch.int64, device="spyre")
+    with pytest.raises(RuntimeError, match=r"random_ of torch.int64 in \[.*2\*\*31"):
+        x.random_(*bounds)
+    assert x.random_(-(2**31), 2**31).shape == (3,) and x.random_(2**31).min() >= 0
 
 
 def test_generator_state():

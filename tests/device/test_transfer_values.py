@@ -211,3 +211,87 @@ def test_ieee_numerics_keep_half_and_bfloat16():
     env = {**os.environ, "TORCH_LOOM_NUMERICS": "ieee"}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
     assert done.stdout.strip() == "kept", done.stderr
+
+
+# ---- large transfers take other routes: blocks that are transposed, results written past the caches ----
+
+BIG = (1030, 2100)  # more than the size at which results go past the caches, in no dim a whole number of sticks
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.bool, torch.uint8])
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda t: t,
+        lambda t: t.t(),
+        lambda t: t[3:, 17:2090],
+        lambda t: t[:, 5:].t(),
+        lambda t: t[::2, ::3],
+        lambda t: t.reshape(103, 10, 2100).permute(1, 2, 0),
+        lambda t: t.flatten(),
+        lambda t: t.reshape(-1)[1:],
+    ],
+)
+def test_large_views_move_both_ways(dtype, view):
+    host = (torch.arange(BIG[0] * BIG[1]) % 251).reshape(BIG).to(dtype)
+    wanted = view(host)
+    there = torch.zeros(wanted.shape, dtype=dtype, device="spyre").copy_(wanted)
+    assert torch.equal(there.cpu(), wanted.contiguous())
+    inside = view(host.to("spyre"))
+    back = torch.zeros_like(wanted)  # keeps the view's strides
+    assert torch.equal(back.copy_(inside), wanted)
+    assert torch.equal(inside.contiguous().cpu(), wanted.contiguous())
+    assert torch.equal(view(torch.zeros(BIG, dtype=dtype, device="spyre")).copy_(wanted).cpu(), wanted)
+
+
+def test_transposes_of_every_width_and_edge():
+    for dtype in (torch.int8, torch.int16, torch.int32, torch.int64):
+        for rows, columns in ((8, 9), (63, 65), (64, 128), (130, 31), (1, 200), (200, 7)):
+            host = (torch.arange(rows * columns) % 113).reshape(rows, columns).to(dtype)
+            assert torch.equal(host.t().to("spyre").cpu(), host.t())
+            assert torch.equal(host.to("spyre").t().cpu(), host.t())
+            assert torch.equal(host.to("spyre").t().contiguous().cpu(), host.t())
+
+
+def test_an_int64_that_does_not_fit_is_found_in_large_transfers():
+    host = torch.zeros(BIG, dtype=torch.int64)
+    host[1029, 2099] = 1 << 31
+    for view in (host, host.t()):
+        with pytest.raises(RuntimeError, match="the value 2147483648 does not fit"):
+            view.to("spyre")
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2fnuz])
+def test_fp8_beyond_its_range_is_what_torch_makes_of_it(dtype):
+    edges = [
+        0.0,
+        447.0,
+        448.0,
+        463.9,
+        464.0,
+        465.0,
+        480.0,
+        1e9,
+        float("inf"),
+        57344.0,
+        61439.0,
+        61440.0,
+        1e-9,
+        2.0**-10,
+    ]
+    host = torch.tensor([*edges, *(-v for v in edges)])
+    there = host.to("spyre").to(dtype).cpu()
+    assert torch.equal(there.view(torch.uint8), host.to(dtype).view(torch.uint8))
+    assert torch.tensor([float("nan")]).to("spyre").to(dtype).cpu().float().isnan().all()
+
+
+def test_uint8_lies_in_32_bits_as_in_the_public_stack():
+    t = torch.arange(200, dtype=torch.uint8).to("spyre")
+    layout = t.device_tensor_layout()
+    from torch_loom.layout import SpyreTensorLayout
+
+    assert layout == SpyreTensorLayout([200], torch.uint8)
+    words = torch.frombuffer(bytearray(_device.device_bytes(t)), dtype=torch.int32)[:200]
+    assert torch.equal(words, torch.arange(200, dtype=torch.int32))
+    assert torch.equal(t.view(torch.int8).cpu(), torch.arange(200, dtype=torch.uint8).view(torch.int8))
+    assert (torch.tensor([300, -1]).to("spyre").to(torch.uint8).cpu()).tolist() == [44, 255]

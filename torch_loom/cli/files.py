@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import tempfile
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from torch_loom.cli.errors import Usage
+from torch_loom.spyrecode.staging import staged
 
 if TYPE_CHECKING:
     from torch_loom.spyrecode.model import Program
@@ -37,16 +38,15 @@ class PendingFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._temporary: Path | None = None
+        self._stage = contextlib.ExitStack()
 
     def __enter__(self) -> PendingFile:
         try:
             if self.path.is_dir():
                 raise IsADirectoryError(None, "it is a folder")
-            handle, name = tempfile.mkstemp(prefix=f".{self.path.name}.", dir=self.path.parent)
+            self._temporary = self._stage.enter_context(staged(self.path, folder=False))
         except OSError as error:
             raise Usage(f"cannot write {self.path}: {error.strerror}") from None
-        os.close(handle)
-        self._temporary = Path(name)
         return self
 
     def commit(self, text: str) -> None:
@@ -54,7 +54,6 @@ class PendingFile:
         assert self._temporary is not None, "entered"
         try:
             self._temporary.write_text(text, "utf-8")
-            os.chmod(self._temporary, 0o644)
             os.replace(self._temporary, self.path)
         except OSError as error:
             raise Usage(f"cannot write {self.path}: {error.strerror}") from None
@@ -62,8 +61,7 @@ class PendingFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._temporary is not None:
-            self._temporary.unlink(missing_ok=True)
+        self._stage.close()
 
 
 def write_text(path: Path, text: str) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import io
 import os
 import re
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from torch_loom.cli.errors import Usage
+from torch_loom.spyrecode.staging import staged
 
 _DTYPES = {"f16": np.float16, "f32": np.float32, "i8": np.int8, "i16": np.int16, "i32": np.int32, "i64": np.int64}
 _SPEC = re.compile(r"(zeros|ones|randn|arange):((?:\d+x)*)([a-z]\d+)")
@@ -78,12 +78,6 @@ def write_arrays(output: Path, arrays: dict[Any, Any]) -> dict[str, str]:
 
 
 def _replace(path: Path, data: bytes) -> None:
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except OSError:
-        Path(name).unlink(missing_ok=True)
-        raise
+    with staged(path, folder=False) as temporary:
+        temporary.write_bytes(data)
+        os.replace(temporary, path)

@@ -23,6 +23,10 @@ from torch_loom.cli.errors import Usage
 ParseError: type[Exception] = typer.BadParameter.__mro__[1]
 
 
+INTERRUPTED = 130
+"""Exit status after Ctrl-C, as shells give it."""
+
+
 @dataclass(frozen=True)
 class Entry:
     """A subcommand: ``app`` is a Typer object in ``module``; one with a single command is that command."""
@@ -110,6 +114,9 @@ def run(args: Sequence[str]) -> int:
         status = typer.main.get_command(cli).main(
             args=list(args) or ["--help"], prog_name="loom", standalone_mode=False
         )
+        if status == INTERRUPTED:
+            # Typer turns a keyboard interrupt into this status and says nothing.
+            raise KeyboardInterrupt
     except ParseError as error:
         lines = str(getattr(error, "format_message", error.__str__)()).splitlines()
         if not lines:
@@ -122,7 +129,7 @@ def run(args: Sequence[str]) -> int:
         return 2
     except (typer.Abort, KeyboardInterrupt):
         print(f"{command}: interrupted", file=sys.stderr)
-        return 130
+        return INTERRUPTED
     except BrokenPipeError:
         # The reader has what it wanted; keep Python from complaining again when it flushes.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -28,16 +28,18 @@ def _autoload() -> None:
 
     torch.utils.rename_privateuse1_backend("spyre")
     from torch_loom import _device
-    from torch_loom.device import module, printing, settings
+    from torch_loom.device import layout_argument, module, printing, settings
 
     _device.register_backend(module.FallbackWarning)
     _device.set_fallback_mode(settings.fallback_mode())
+    _device.set_downcast_warning(settings.downcast_warning())
     torch._register_device_module("spyre", module)
     torch.utils.generate_methods_for_privateuse1_backend(
         for_tensor=True, for_module=True, for_storage=True, for_packed_sequence=True
     )
     torch.Tensor.device_tensor_layout = module.device_tensor_layout  # type: ignore[attr-defined]
     printing.install()
+    layout_argument.install()
     atexit.register(_finish)
     importhook.after_import("torch._dynamo.device_interface", "torch_loom.device.dynamo", "register")
 

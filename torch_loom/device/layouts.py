@@ -26,6 +26,7 @@ __all__ = [
     "as_strided_with_layout",
     "copy_tensor",
     "device_tensor_layout",
+    "encode_constant",
     "empty_with_layout",
     "get_device_dtype",
     "get_elem_in_stick",
@@ -37,7 +38,7 @@ __all__ = [
 ]
 
 _BYTES = {"SENUINT8": DataFormats.SENINT8}
-"""The public list of formats has no unsigned byte; a layout only needs its width."""
+"""Storages of plain bytes (as files make them) have no public format; a layout only needs its width."""
 
 
 def _index(device: Any) -> int:
@@ -79,8 +80,14 @@ def empty_with_layout(
     device: Any = None,
     stride: Sequence[int] | None = None,
 ) -> torch.Tensor:
-    """Tensor with undefined content whose storage lies in ``layout``; host strides are contiguous unless given."""
+    """Tensor with undefined content whose storage lies in ``layout``; host strides are contiguous unless given.
+
+    Raises ValueError when the layout has another format than ``dtype`` on the device, or leaves an element without
+    a place of its own."""
     dtype = dtype or torch.get_default_dtype()
+    wanted = get_device_dtype(dtype)
+    if layout.device_dtype != wanted:
+        raise ValueError(f"{dtype} lies on the device as {wanted}, the layout is for {layout.device_dtype}")
     size = list(size)
     stride = contiguous_strides(size) if stride is None else list(stride)
     return _device.empty_with_layout(size, stride, dtype, _index(device), *_standard(layout))
@@ -133,7 +140,32 @@ def reinterpret_tensor(
 
 def get_device_dtype(dtype: torch.dtype) -> DataFormats:
     """Device format of a torch dtype."""
-    return device_format(dtype)
+    return device_format(dtype, ieee=_device.ieee_numerics())
+
+
+def encode_constant(value: float, device_dtype: DataFormats) -> int:
+    """Bits of a number in a device format, as an unsigned integer of the format's width.
+
+    Raises ValueError for formats that no dtype of PyTorch has on the device."""
+    for dtype in _ENCODABLE:
+        if get_device_dtype(dtype) == device_dtype:
+            one = torch.tensor([value], dtype=dtype, device="spyre")
+            bits = 1024 // _device.layout(one)["device_size"][-1]
+            return int.from_bytes(_device.device_bytes(one)[: bits // 8], "little")
+    raise ValueError(f"no constants of {device_dtype}: no dtype lies on the device in it")
+
+
+_ENCODABLE = (
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.uint8,
+    torch.float8_e4m3fn,
+    torch.float8_e5m2fnuz,
+)
 
 
 def get_elem_in_stick(dtype: torch.dtype) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -18,6 +19,7 @@ from torch_loom.device.layouts import (
     copy_tensor,
     device_tensor_layout,
     empty_with_layout,
+    encode_constant,
     get_device_dtype,
     get_elem_in_stick,
     get_spyre_tensor_layout,
@@ -66,6 +68,7 @@ __all__ = [
     "ElementArrangement",
     "Event",
     "FallbackWarning",
+    "JobPlan",
     "SpyreTensorLayout",
     "Stream",
     "as_strided_with_layout",
@@ -79,6 +82,7 @@ __all__ = [
     "device_tensor_layout",
     "empty_cache",
     "empty_with_layout",
+    "encode_constant",
     "fallbacks",
     "free_runtime",
     "get_amp_supported_dtype",
@@ -86,6 +90,7 @@ __all__ = [
     "get_device_dtype",
     "get_device_name",
     "get_device_properties",
+    "get_downcast_warning",
     "get_elem_in_stick",
     "get_rng_state",
     "get_rng_state_all",
@@ -95,6 +100,7 @@ __all__ = [
     "is_available",
     "is_bf16_supported",
     "is_initialized",
+    "launch_jobplan",
     "manual_seed",
     "manual_seed_all",
     "max_memory_allocated",
@@ -106,6 +112,7 @@ __all__ = [
     "memory_snapshot",
     "memory_stats",
     "memory_summary",
+    "prepare_kernel",
     "reinterpret_tensor",
     "reinterpret_tensor_with_layout",
     "reset_accumulated_memory_stats",
@@ -114,6 +121,7 @@ __all__ = [
     "seed",
     "seed_all",
     "set_device",
+    "set_downcast_warning",
     "set_per_process_memory_fraction",
     "set_rng_state",
     "set_rng_state_all",
@@ -300,6 +308,35 @@ def get_amp_supported_dtype() -> list[torch.dtype]:
 def is_bf16_supported(including_emulation: bool = True) -> bool:
     """bfloat16 tensors live on the device as df16."""
     return True
+
+
+# ---- programs ----
+
+JobPlan = _device.Plan
+
+
+def prepare_kernel(program: Any, name: str = "") -> Any:
+    """Load a program (a SpyreCode directory or the bytes of an image) to the current card; returns its plan."""
+    return _device.prepare(program, name)
+
+
+def launch_jobplan(plan: Any, args: Sequence[Any]) -> None:
+    """Queue a launch of a plan with tensors and numbers in the program's order."""
+    plan.launch(args)
+
+
+# ---- dtype warning ----
+
+
+def get_downcast_warning() -> bool:
+    """Whether the first int64 tensor that moves to a card warns that it lies there as 32-bit integers."""
+    return _device.downcast_warning()
+
+
+def set_downcast_warning(warn: bool) -> None:
+    """Turn that warning on or off (``TORCH_SPYRE_DOWNCAST_WARN``, off unless set: a value that does not fit is
+    an error in any case)."""
+    _device.set_downcast_warning(bool(warn))
 
 
 # ---- fallbacks ----

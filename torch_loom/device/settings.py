@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 
+_SWITCH = {"0": False, "false": False, "off": False, "1": True, "true": True, "on": True}
 _FALLBACK_MODES = ("warn", "silent", "error")
 
 
@@ -17,6 +18,14 @@ def fallback_mode() -> str:
     if mode not in _FALLBACK_MODES:
         raise ValueError(f"TORCH_LOOM_FALLBACK must be one of {', '.join(_FALLBACK_MODES)}, got '{mode}'")
     return mode
+
+
+def downcast_warning() -> bool:
+    """``TORCH_SPYRE_DOWNCAST_WARN``: whether int64 on its way to 32 bits warns once."""
+    text = os.environ.get("TORCH_SPYRE_DOWNCAST_WARN", "").lower() or "0"
+    if text not in _SWITCH:
+        raise ValueError(f"TORCH_SPYRE_DOWNCAST_WARN must be one of {', '.join(_SWITCH)}, got '{text}'")
+    return _SWITCH[text]
 
 
 def default_device() -> int:

@@ -10,13 +10,13 @@ import contextlib
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
 from torch_loom.spyrecode import disassemble, read_dir
+from torch_loom.spyrecode.staging import staged
 
 MARKER = "loom-artifacts.json"
 
@@ -55,6 +55,7 @@ class Artifacts:
     def __init__(self, folder: Path) -> None:
         self.folder = folder.absolute()
         self._temporary: Path | None = None
+        self._stage = contextlib.ExitStack()
         self._names: list[str] = []
         self._made: list[Path] = []
 
@@ -62,12 +63,10 @@ class Artifacts:
         try:
             self._refuse_foreign()
             self._make_parents()
-            name = tempfile.mkdtemp(prefix=f".{self.folder.name}.", dir=self.folder.parent)
+            self._temporary = self._stage.enter_context(staged(self.folder, folder=True))
         except OSError as error:
             self._drop_parents()
             raise ArtifactsError(f"cannot write artifacts folder {self.folder}: {_reason(error)}") from None
-        self._temporary = Path(name)
-        os.chmod(self._temporary, 0o755)
         return self
 
     def _make_parents(self) -> None:
@@ -84,6 +83,8 @@ class Artifacts:
             self._made.pop()
 
     def _refuse_foreign(self) -> None:
+        if self.folder.is_symlink() and not self.folder.exists():
+            raise ArtifactsError("it is a link to a place that does not exist")
         if not self.folder.exists():
             return
         if not self.folder.is_dir():
@@ -127,20 +128,17 @@ class Artifacts:
             message = f"cannot write artifacts folder {self.folder}: {_reason(failure)}"
             raise ArtifactsError(message) from None
         finally:
-            shutil.rmtree(self._temporary, ignore_errors=True)
+            self._stage.close()
             if not self.folder.exists():
                 self._drop_parents()
 
     def _publish(self, new: Path) -> None:
         """Put ``new`` in its place; an older folder moves aside first and is then removed."""
         self._refuse_foreign()
-        aside = Path(tempfile.mkdtemp(prefix=f".{self.folder.name}.", dir=self.folder.parent))
-        try:
+        with staged(self.folder, folder=True) as aside:
             if self.folder.exists():
                 os.rename(self.folder, aside / "old")
             os.rename(new, self.folder)
-        finally:
-            shutil.rmtree(aside, ignore_errors=True)
 
 
 def _reason(error: OSError) -> str:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,6 +12,7 @@ from torch_loom.spyrecode.container import MAGIC
 from torch_loom.spyrecode.errors import SpyreCodeError
 from torch_loom.spyrecode.expr import table_words
 from torch_loom.spyrecode.model import Program
+from torch_loom.spyrecode.staging import staged
 
 CODE_DIR = "spyreCodeDir"
 PLAN_FILE = "spyrecode.json"
@@ -32,9 +31,7 @@ def write_dir(path: str | Path, program: Program, *, debug: Mapping[str, str] | 
         if not name or Path(name).name != name:
             raise ValueError(f"debug file {name!r} must be a plain file name")
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-    try:
-        os.chmod(temporary, 0o755)
+    with staged(path, folder=True) as temporary:
         (temporary / CODE_DIR).mkdir()
         (temporary / CODE_DIR / IMAGE_FILE).write_bytes(image)
         (temporary / CODE_DIR / PLAN_FILE).write_text(plan.to_json(), "utf-8")
@@ -43,8 +40,6 @@ def write_dir(path: str | Path, program: Program, *, debug: Mapping[str, str] | 
             for name, text in debug.items():
                 (temporary / "debug" / name).write_text(text, "utf-8")
         _replace(temporary, path)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
     return image
 
 
@@ -57,12 +52,9 @@ def _replace(new: Path, path: Path) -> None:
         except OSError:
             if not path.exists():
                 raise
-    old = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-    try:
-        os.rename(path, old / "old")
+    with staged(path, folder=True) as aside:
+        os.rename(path, aside / "old")
         os.rename(new, path)
-    finally:
-        shutil.rmtree(old, ignore_errors=True)
 
 
 def read_plan(path: str | Path) -> tuple[plans.Plan, Path]:

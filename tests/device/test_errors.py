@@ -1,0 +1,141 @@
+"""Wrong uses of the device: one clear error each, and everything works afterwards."""
+
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True)
+def works_afterwards():
+    yield
+    assert (torch.arange(4.0, device="spyre") * 2).tolist() == [0, 2, 4, 6]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex64, torch.complex128, torch.float8_e5m2])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda d: torch.empty(3, dtype=d, device="spyre"),
+        lambda d: torch.zeros((2, 0), dtype=d, device="spyre"),
+        lambda d: torch.ones(3).to(d).to("spyre"),
+        lambda d: torch.ones(3, device="spyre").to(d),
+        lambda d: torch.empty_strided((2, 2), (1, 2), dtype=d, device="spyre"),
+    ],
+)
+def test_dtypes_without_a_device_format(dtype, make):
+    with pytest.raises(RuntimeError, match=f"does not support dtype {dtype}"):
+        make(dtype)
+
+
+def test_a_float64_copy_into_device_memory_converts():
+    x = torch.zeros(3, device="spyre")
+    x.copy_(torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64))
+    assert x.tolist() == [1, 2, 3]
+    host = torch.zeros(3, dtype=torch.float64)
+    assert host.copy_(x).tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda a, b: a + b,
+        lambda a, b: torch.mm(a, b),
+        lambda a, b: torch.cat([a, b]),
+        lambda a, b: torch.where(a > 0, a, b),
+        lambda a, b: a.add_(b),
+        lambda a, b: torch.add(a, a, out=b),
+    ],
+)
+def test_operands_on_different_devices(work):
+    with pytest.raises(RuntimeError, match="device"):
+        work(torch.ones(2, 2, device="spyre"), torch.ones(2, 2))
+
+
+def test_views_of_a_storage_that_was_resized():
+    x = torch.arange(8.0, device="spyre")
+    view = x[4:]
+    x.untyped_storage().resize_(16)
+    with pytest.raises(RuntimeError, match="out of bounds|storage"):
+        view.cpu()
+    x.untyped_storage().resize_(32)
+    assert view.shape == (4,) and view.cpu().shape == (4,)
+    assert x[:4].tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("index", [5, -6, (0, 0), [7]])
+def test_bad_indices(index):
+    x = torch.arange(5.0, device="spyre")
+    with pytest.raises((IndexError, RuntimeError), match="index|indices"):
+        x[index].cpu()
+
+
+def test_bad_index_tensors():
+    x = torch.arange(5.0, device="spyre")
+    with pytest.raises((IndexError, RuntimeError), match="index"):
+        x[torch.tensor([0, 9], device="spyre")]
+    with pytest.raises((IndexError, RuntimeError), match="index"):
+        x.index_select(0, torch.tensor([5], device="spyre"))
+    with pytest.raises((IndexError, RuntimeError), match="index"):
+        x.gather(0, torch.tensor([-1], device="spyre"))
+
+
+def test_streams_that_do_not_exist():
+    from torch_loom import _device
+
+    kind = int(torch._C._autograd.DeviceType.PrivateUse1.value)
+    stranger = torch.Stream(stream_id=99, device_index=0, device_type=kind)
+    with pytest.raises(RuntimeError, match="no stream 99 on spyre:0"):
+        torch.spyre.set_stream(stranger)
+    with pytest.raises(RuntimeError, match="stream 99 does not exist"):
+        stranger.synchronize()
+    assert _device.current_stream(0) == 0
+
+
+def test_a_stream_of_a_stopped_runtime_works_in_the_next_one():
+    import subprocess
+    import sys
+
+    code = (
+        "import torch, torch_loom\n"
+        "stream, event = torch.spyre.Stream(), torch.spyre.Event(enable_timing=True)\n"
+        "x = torch.ones(3, device='spyre'); event.record(stream); torch.spyre.synchronize()\n"
+        "try:\n    torch.spyre.free_runtime()\n"
+        "except RuntimeError as e:\n    assert 'allocations are alive' in str(e)\n"
+        "else:\n    raise SystemExit('freed under a live tensor')\n"
+        "del x\ntorch.spyre.free_runtime()\n"
+        "assert not torch.spyre.is_initialized() and event.query()\n"
+        "with torch.spyre.stream(stream):\n    assert torch.ones(3, device='spyre').tolist() == [1, 1, 1]\n"
+        "event.record(stream); stream.synchronize(); event.synchronize()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+EMPTY = torch.zeros(0, 3)
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda t: t + 1,
+        lambda t: t @ torch.ones(3, 2).to(t.device),
+        lambda t: t.sum(),
+        lambda t: t.sum(0),
+        lambda t: t.t().contiguous(),
+        lambda t: t.clone().fill_(3).zero_(),
+        lambda t: torch.cat([t, t]),
+        lambda t: t.half().float(),
+        lambda t: t[:, 1:],
+        lambda t: t.reshape(3, 0),
+        lambda t: t.expand(2, 0, 3).contiguous(),
+        lambda t: torch.empty_like(t).copy_(t),
+        lambda t: t.new_zeros(0).resize_(2, 0),
+        lambda t: t.clone().normal_(),
+        lambda t: t.nonzero(),
+        lambda t: torch.stack([t, t]).permute(2, 0, 1),
+        lambda t: t.softmax(1),
+    ],
+)
+def test_tensors_without_elements(work):
+    got, wanted = work(EMPTY.to("spyre")), work(EMPTY)
+    assert got.device.type == "spyre" and got.dtype == wanted.dtype
+    assert torch.equal(got.cpu(), wanted)
