@@ -208,6 +208,9 @@ PYBIND11_MODULE(_chip, m) {
       py::arg("program"), py::arg("args"), py::arg("params"), py::arg("max_spans") = 1 << 20,
       "time() with a record of what each unit did when: a dict of columns (see docs/clock.md).");
 
+  m.def("transfer_ns", &transfer_ns, py::arg("bytes"), py::arg("link"), py::arg("params"),
+        "Time of a copy over \"pcie\" (host and card) or \"card\" (card to card) in ns.");
+
   m.def("df16_to_f32", [](py::array_t<std::uint16_t, py::array::c_style | py::array::forcecast> codes) {
     py::array_t<float> values(codes.size());
     df16_to_f32(codes.data(), values.mutable_data(), codes.size());

@@ -138,4 +138,9 @@ struct Trace {
 /// The same model, recording at most `max_spans` spans and as many credits.
 Trace trace(const Program&, std::span<const std::int64_t> table, const ClockParams&, std::size_t max_spans);
 
+/// Time of one copy of `bytes` over a link of the card, in ns: "pcie" to the host, "card" to another card.
+/// Start-up latency, then packets with their overhead. Throws Error DEV-06 for another link or a negative
+/// size.
+double transfer_ns(std::int64_t bytes, const std::string& link, const ClockParams&);
+
 }  // namespace loom::chip

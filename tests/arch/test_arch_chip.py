@@ -36,7 +36,7 @@ def test_every_parameter_says_where_it_comes_from():
 def test_clock_params_are_flat_numbers():
     params = arch.load("spyre").clock_params()
     assert params["core.count"] == 32.0
-    assert params["pt.sustained_fraction"] == pytest.approx(1140 / 1536, rel=1e-3)
+    assert params["ddr.channels"] == 16.0
     assert all(isinstance(v, float) for v in params.values())
 
 
@@ -44,10 +44,22 @@ def test_description_shows_marks_and_sources():
     text = arch.describe(arch.load("spyre"))
     assert "32 cores" in text
     assert "P published, M measured, a assumed" in text
-    line = next(line for line in text.splitlines() if line.startswith("ddr.one_way_efficiency"))
-    assert "  M  C2 / C1" in line
+    line = next(line for line in text.splitlines() if line.startswith("ddr.latency_ns"))
+    assert "  M  C12" in line
     drawn = arch.draw(arch.load("spyre-mini")).splitlines()
     assert len({len(line) for line in drawn if line.startswith(("┌", "│", "└"))}) == 1
+
+
+def test_rates_of_the_roofline_follow_the_measurements():
+    """C2 150 GB/s one way, C3 105 GB/s mixed, C7 1140 MAC/ns and core, C8 less below 64 rows."""
+    chip = arch.load("spyre")
+    assert chip.ddr_bytes_per_s == pytest.approx(150e9, rel=0.02)
+    assert 2e9 / chip.ddr_seconds(1e9, 1e9) == pytest.approx(105e9, rel=0.02)
+    assert chip.ddr_seconds(1e9, 0) == pytest.approx(1 / 150, rel=0.02)
+    per_core = 2e9 * chip.cores
+    assert chip.matmul_flops() == chip.matmul_flops(1000) == pytest.approx(1140 * per_core, rel=0.03)
+    for rows in (1, 2, 4, 8, 16, 32):
+        assert chip.matmul_flops(rows) == pytest.approx(1140 * (rows / 64) ** 0.35 * per_core, rel=0.1)
 
 
 def write(tmp_path, text):
@@ -77,7 +89,9 @@ def test_a_file_extends_a_preset_and_marks_what_it_changes(tmp_path):
         ("[lx]\nbytes = 1000", "lx.bytes must be a multiple of the stick"),
         ("[lx]\nstick_bytes = 96", "lx.stick_bytes must be a power of two"),
         ("[lx]\nreserved_fraction = 1.0", "lx.reserved_fraction must be below 1"),
-        ("[ddr]\none_way_efficiency = 1.5", "ddr.one_way_efficiency must be in"),
+        ("[ddr]\nrefresh_ns = 4000.0", "ddr.refresh_ns must be below ddr.refresh_interval_ns"),
+        ("[ddr]\nports = 0", "ddr.ports must be above 0"),
+        ("[card]\npacket_payload_bytes = 0", "card.packet_payload_bytes must be above 0"),
         ("[ddr]\nlatency_ns = -1.0", "ddr.latency_ns.value: must not be negative"),
         ("[ddr]\nlatency_ns = nan", "ddr.latency_ns.value: must not be negative"),
         ("[dma]\nread_bytes_per_cycle = 0.0", "dma.read_bytes_per_cycle must be above 0"),

@@ -9,6 +9,7 @@ Units are part of the field names (bytes, cycles, hz, ns, pj).
 
 from __future__ import annotations
 
+import math
 import tomllib
 from enum import StrEnum
 from importlib import resources
@@ -76,6 +77,7 @@ class Lx(_Frozen):
     read_bytes_per_cycle: Param[float]  # per corelet port
     write_bytes_per_cycle: Param[float]  # per corelet port
     strided_elements_per_cycle: Param[float]  # per corelet port, elements that do not lie side by side
+    bank_bytes_per_cycle: Param[float]  # per core, reads and writes of all units together
     latency_cycles: Param[float]
 
 
@@ -83,17 +85,28 @@ class Ddr(_Frozen):
     bytes: Param[int]
     ecc_bytes: Param[int]
     peak_bytes_per_s: Param[float]
-    one_way_efficiency: Param[float]  # page and refresh losses of a stream in one direction
-    turnaround_ns_per_byte: Param[float]  # per byte of the smaller direction
+    channels: Param[int]
+    banks: Param[int]  # per channel
+    page_bytes: Param[int]  # per bank
+    interleave_bytes: Param[int]  # that lie on one channel before the next follows
+    page_open_ns: Param[float]  # of one channel, per page opened
+    refresh_ns: Param[float]
+    refresh_interval_ns: Param[float]
     request_min_bytes: Param[int]
     request_max_bytes: Param[int]
-    request_overhead_ns: Param[float]  # per request beyond those of full bursts, whole memory
-    latency_ns: Param[float]
+    request_overhead_ns: Param[float]  # per request, whole memory
+    turnaround_ns: Param[float]  # per switch of direction
+    turnaround_group_bytes: Param[int]  # served in one direction before a switch
+    latency_ns: Param[float]  # from a request to its bytes
+    ports: Param[int]  # ways from the ring to the memory, each for an equal share of the cores
+    port_bytes_per_cycle: Param[float]
 
 
 class Dma(_Frozen):
     read_bytes_per_cycle: Param[float]  # per core
     write_bytes_per_cycle: Param[float]  # per core
+    window_bytes: Param[int]  # an engine has in flight at most
+    streams: Param[int]  # runs of a transfer that are walked in turn
     issue_cycles: Param[float]  # per transfer descriptor
     index_entries: Param[int]  # indirect address buffer
     index_cycles: Param[float]  # per gathered or scattered index
@@ -103,10 +116,10 @@ class Pt(_Frozen):
     rows: Param[int]
     columns: Param[int]
     macs_per_element: Param[int]  # 16-bit MAC lanes of one processing element
-    sustained_fraction: Param[float]
-    full_rows: Param[float]  # rows of the left operand per core from which the array is well used
-    row_exponent: Param[float]
-    fill_cycles: Param[float]
+    step_cycles: Param[float]  # per row of the left operand that passes a stationary block
+    fill_cycles: Param[float]  # per pass: fill and drain
+    reload_cycles: Param[float]  # per stationary block (rows x macs_per_element of k, columns of n)
+    full_rows: Param[float]  # rows of partial sums kept in the array; fewer rows use it less well
     rate_8bit: Param[float]  # multiple of the 16-bit rate
     rate_4bit: Param[float]
 
@@ -138,12 +151,18 @@ class Sync(_Frozen):
 
 class Launch(_Frozen):
     fixed_ns: Param[float]
+    correction_ns_per_word: Param[float]  # host
+    prologue_cycles_per_word: Param[float]  # device
     table_bytes_per_s: Param[float]
 
 
-class Pcie(_Frozen):
+class Link(_Frozen):
+    """A link for transfers: to the host or to another card."""
+
     bytes_per_s: Param[float]
-    latency_ns: Param[float]
+    packet_payload_bytes: Param[int]
+    packet_overhead_bytes: Param[int]
+    latency_ns: Param[float]  # start-up
 
 
 class Energy(_Frozen):
@@ -172,7 +191,8 @@ class Chip(_Frozen):
     ring: Ring
     sync: Sync
     launch: Launch
-    pcie: Pcie
+    pcie: Link
+    card: Link
     energy: Energy
 
     @model_validator(mode="after")
@@ -187,8 +207,10 @@ class Chip(_Frozen):
             (self.lx_bytes >= stick, f"lx.bytes must hold at least one stick, not {self.lx_bytes}"),
             (self.lx_bytes % stick == 0, f"lx.bytes must be a multiple of the stick, not {self.lx_bytes}"),
             (self.lx.reserved_fraction.value < 1, "lx.reserved_fraction must be below 1"),
-            (0 < self.ddr.one_way_efficiency.value <= 1, "ddr.one_way_efficiency must be in (0, 1]"),
-            (0 < self.pt.sustained_fraction.value <= 1, "pt.sustained_fraction must be in (0, 1]"),
+            (
+                self.ddr.refresh_ns.value < self.ddr.refresh_interval_ns.value,
+                "ddr.refresh_ns must be below ddr.refresh_interval_ns",
+            ),
             (self.ddr.bytes.value > self.ddr.ecc_bytes.value, "ddr.ecc_bytes must be below ddr.bytes"),
             (self.ddr.request_min_bytes.value % stick == 0, "ddr.request_min_bytes must be whole sticks"),
             (
@@ -204,11 +226,23 @@ class Chip(_Frozen):
             "clock.frequency_hz": self.clock_hz,
             "ddr.peak_bytes_per_s": self.ddr.peak_bytes_per_s.value,
             "ddr.request_min_bytes": self.ddr.request_min_bytes.value,
+            "ddr.channels": self.ddr.channels.value,
+            "ddr.banks": self.ddr.banks.value,
+            "ddr.page_bytes": self.ddr.page_bytes.value,
+            "ddr.interleave_bytes": self.ddr.interleave_bytes.value,
+            "ddr.turnaround_group_bytes": self.ddr.turnaround_group_bytes.value,
+            "ddr.latency_ns": self.ddr.latency_ns.value,
+            "ddr.ports": self.ddr.ports.value,
+            "ddr.port_bytes_per_cycle": self.ddr.port_bytes_per_cycle.value,
+            "dma.window_bytes": self.dma.window_bytes.value,
+            "dma.streams": self.dma.streams.value,
             "dma.read_bytes_per_cycle": self.dma.read_bytes_per_cycle.value,
             "dma.write_bytes_per_cycle": self.dma.write_bytes_per_cycle.value,
             "lx.read_bytes_per_cycle": self.lx.read_bytes_per_cycle.value,
             "lx.write_bytes_per_cycle": self.lx.write_bytes_per_cycle.value,
             "lx.strided_elements_per_cycle": self.lx.strided_elements_per_cycle.value,
+            "lx.bank_bytes_per_cycle": self.lx.bank_bytes_per_cycle.value,
+            "pt.step_cycles": self.pt.step_cycles.value,
             "pt.rows": self.pt.rows.value,
             "pt.columns": self.pt.columns.value,
             "pt.macs_per_element": self.pt.macs_per_element.value,
@@ -219,6 +253,9 @@ class Chip(_Frozen):
             "ring.bytes_per_cycle": self.ring.bytes_per_cycle.value,
             "launch.table_bytes_per_s": self.launch.table_bytes_per_s.value,
             "pcie.bytes_per_s": self.pcie.bytes_per_s.value,
+            "pcie.packet_payload_bytes": self.pcie.packet_payload_bytes.value,
+            "card.bytes_per_s": self.card.bytes_per_s.value,
+            "card.packet_payload_bytes": self.card.packet_payload_bytes.value,
         }
         checks += [(v > 0, f"{k} must be above 0") for k, v in positive.items()]
         for ok, message in checks:
@@ -268,6 +305,30 @@ class Chip(_Frozen):
     def peak_flops(self) -> float:
         """16-bit matmul peak of the chip in FLOP/s."""
         return 2.0 * self.macs_per_cycle * self.corelets * self.cores * self.clock_hz
+
+    def matmul_flops(self, rows: float = math.inf) -> float:
+        """16-bit matmul rate of the chip in FLOP/s with ``rows`` rows of the left operand per core, long in the
+        other dims: the array's steps, passes and reloads as the clock counts them."""
+        pt = self.pt
+        kept = min(rows, pt.full_rows.value)
+        together = max(1.0, pt.rows.value / kept)
+        steps = pt.fill_cycles.value + pt.step_cycles.value * max(kept, pt.rows.value)
+        block = pt.reload_cycles.value + steps / together
+        return self.peak_flops * kept / block
+
+    @property
+    def ddr_bytes_per_s(self) -> float:
+        """Rate of long streams in one direction: the peak less check words, refresh, page openings, requests."""
+        d = self.ddr
+        words = d.peak_bytes_per_s.value * (1 - d.ecc_bytes.value / d.bytes.value)
+        words *= 1 - d.refresh_ns.value / d.refresh_interval_ns.value
+        pages = d.page_open_ns.value * 1e-9 / d.channels.value / d.page_bytes.value
+        return 1 / (1 / words + pages + d.request_overhead_ns.value * 1e-9 / d.request_max_bytes.value)
+
+    def ddr_seconds(self, read: float, write: float) -> float:
+        """Least time in which DDR reads and writes so many bytes, turnaround included."""
+        turn = 2e-9 * self.ddr.turnaround_ns.value / self.ddr.turnaround_group_bytes.value
+        return (read + write) / self.ddr_bytes_per_s + turn * min(read, write)
 
     def profile(self) -> Profile:
         """What a program compiled for this chip demands of the chip it runs on."""

@@ -82,7 +82,7 @@ class SegmentPlanner(Placer):
             self._pt(group) if group.matmul is not None else None,
             tuple(ops),
             outputs,
-            self._corelet_dim(space, outputs),
+            self._corelet_dim(space, outputs, group.matmul is not None),
             group.sinks[0].value.where,
         )
 
@@ -184,12 +184,15 @@ class SegmentPlanner(Placer):
             common = mine if common is None else common & mine
         return common or set()
 
-    def _corelet_dim(self, space: Space, outputs: tuple[OutputPlan, ...]) -> int:
-        """The outermost dim that both corelets can share: at least two indices, folded by no output."""
+    def _corelet_dim(self, space: Space, outputs: tuple[OutputPlan, ...], contraction: bool) -> int:
+        """The outermost dim that both corelets can share: at least two indices, folded by no output. A contraction's
+        columns go before its rows, since PT works better the more rows pass a stationary block."""
         if self.corelets < 2:
             return -1
         folded = {d for o in outputs for d in o.dims}
-        for k, extent in enumerate(space.extents):
+        order = (0, 2, 1) if contraction else range(len(space.extents))
+        for k in order:
+            extent = space.extents[k]
             if k not in folded and (extent.hi is None or extent.hi >= 2):
                 return k
         return -1
