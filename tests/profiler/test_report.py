@@ -18,7 +18,7 @@ from torch_loom.profiler import (
     report_of,
 )
 from torch_loom.profiler.advice import MECHANISMS
-from torch_loom.profiler.units import rate_text, time_text
+from torch_loom.profiler.units import rate_text, size_text, time_text
 from torch_loom.profiler.why import why
 
 SPYRE = arch.load("spyre")
@@ -83,7 +83,9 @@ def test_the_reason_gives_rate_and_limit():
 def test_every_mechanism_names_parameters_that_the_clock_has():
     for chip in (SPYRE, fake.CHIP):
         for mechanism in MECHANISMS:
-            assert mechanism.params(chip, figures()).keys() <= chip.clock_params().keys(), mechanism.text
+            assert mechanism.params(chip, figures(), fake.subject()).keys() <= chip.clock_params().keys(), (
+                mechanism.text
+            )
 
 
 def test_bounds_come_from_timing_again_without_the_mechanism(fake_clock):
@@ -96,6 +98,18 @@ def test_bounds_come_from_timing_again_without_the_mechanism(fake_clock):
     assert "8-bit operands: half the bytes of device memory" not in by_text  # gains nothing with this clock
     zeros = [{k for k, v in params.items() if v == 0 and fake.CHIP.clock_params()[k]} for params in fake.calls]
     assert {"ddr.request_overhead_ns"} in zeros and {"launch.fixed_ns"} in zeros
+
+
+def test_fetching_once_is_bounded_by_the_buffers(fake_clock):
+    text = "fetch every operand once (a split whose cores share it over the ring, larger tiles)"
+    (once,) = (m for m in MECHANISMS if m.text == text)
+    # 1536 bytes are read, the only buffer has 1024.
+    peak = fake.CHIP.ddr.peak_bytes_per_s.value
+    assert once.params(fake.CHIP, figures(), fake.subject()) == {"ddr.peak_bytes_per_s": peak * 1.5}
+    few = figures(link_bytes={"DDR read": 512, "DDR write": 512})
+    assert once.params(fake.CHIP, few, fake.subject()) == {}
+    unknown = Subject.of(fake.program(), {"n": 7})
+    assert unknown.buffer_bytes == 0 and once.params(fake.CHIP, figures(), unknown) == {}
 
 
 def test_advice_is_ordered_by_gain_for_the_effort_and_short(fake_clock):
@@ -178,5 +192,6 @@ def test_a_refused_launch_names_the_kernel():
 
 
 def test_numbers_are_short():
+    assert size_text(1020 << 20) == "1020 MiB" and size_text(1023) == "1023 B" and size_text(999.7 * 1024) == "1000 KiB"
     assert [time_text(ns) for ns in (12.0, 1500.0, 2.5e6, 3e9)] == ["12 ns", "1.5 us", "2.5 ms", "3 s"]
     assert rate_text(1.5e11, "B/s") == "150 GB/s" and rate_text(0, "B/s") == "0 B/s"

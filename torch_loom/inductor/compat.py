@@ -26,6 +26,7 @@ from torch._inductor.codegen.common import (
 from torch._inductor.codegen.wrapper import PythonWrapperCodegen
 from torch._inductor.custom_graph_pass import CustomGraphModulePass, get_hash_for_files
 from torch._inductor.decomposition import select_decomp_table
+from torch._inductor.exc import InductorError
 from torch._inductor.ir import Pointwise, Reduction, ReductionHint, TensorBox
 from torch._inductor.lowering import register_lowering
 from torch._inductor.lowering import view as view_of
@@ -62,6 +63,7 @@ __all__ = [
     "FloorDiv",
     "FusedSchedulerNode",
     "Identity",
+    "InductorError",
     "Kernel",
     "Max",
     "Min",

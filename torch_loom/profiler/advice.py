@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from torch_loom.arch import Chip
 from torch_loom.profiler.figures import Figures
 from torch_loom.profiler.subject import ClockError, Subject
+from torch_loom.profiler.units import time_text
 
 if TYPE_CHECKING:
     from torch_loom.scheduler import Options
@@ -42,7 +43,10 @@ class Change:
 
     def __str__(self) -> str:
         upto = "up to " if self.evidence == "bound" else ""
-        return f"{self.text}: {upto}-{self.gain:.1%} ({self.gain_ns / 1000:.2f} us, {self.evidence})"
+        return f"{self.text}: {upto}-{self.gain:.1%} ({time_text(self.gain_ns)}, {self.evidence})"
+
+
+Params = Callable[[Chip, Figures, Subject], dict[str, float]]
 
 
 @dataclass(frozen=True)
@@ -51,18 +55,26 @@ class _Mechanism:
 
     text: str
     effort: int
-    params: Callable[[Chip, Figures], dict[str, float]]
+    params: Params
 
 
-def _zero(*names: str) -> Callable[[Chip, Figures], dict[str, float]]:
-    return lambda chip, figures: dict.fromkeys(names, 0.0)
+def _zero(*names: str) -> Params:
+    return lambda chip, figures, subject: dict.fromkeys(names, 0.0)
 
 
-def _twice(*names: str) -> Callable[[Chip, Figures], dict[str, float]]:
-    return lambda chip, figures: {name: 2 * chip.clock_params()[name] for name in names}
+def _twice(*names: str) -> Params:
+    return lambda chip, figures, subject: {name: 2 * chip.clock_params()[name] for name in names}
 
 
-def _more_cores(chip: Chip, figures: Figures) -> dict[str, float]:
+def _read_once(chip: Chip, figures: Figures, subject: Subject) -> dict[str, float]:
+    """Memory so much faster as there would be fewer bytes if every buffer moved once."""
+    once = subject.buffer_bytes
+    if not once or once >= figures.ddr_bytes:
+        return {}
+    return {"ddr.peak_bytes_per_s": chip.ddr.peak_bytes_per_s.value * figures.ddr_bytes / once}
+
+
+def _more_cores(chip: Chip, figures: Figures, subject: Subject) -> dict[str, float]:
     """Cores so much faster as there would be more of them."""
     more = chip.cores / figures.cores
     if more <= 1:
@@ -80,12 +92,12 @@ def _more_cores(chip: Chip, figures: Figures) -> dict[str, float]:
     return {n: now[n] * more for n in faster} | {n: now[n] / more for n in shorter}
 
 
-def _contiguous(chip: Chip, figures: Figures) -> dict[str, float]:
+def _contiguous(chip: Chip, figures: Figures, subject: Subject) -> dict[str, float]:
     """Elements apart in LX as fast as elements side by side."""
     return {"lx.strided_elements_per_cycle": float(chip.lanes())}
 
 
-def _plain_functions(chip: Chip, figures: Figures) -> dict[str, float]:
+def _plain_functions(chip: Chip, figures: Figures, subject: Subject) -> dict[str, float]:
     simple = chip.sfu.simple_cycles.value
     return {"sfu.transcendental_cycles": simple, "sfu.divide_cycles": simple}
 
@@ -95,6 +107,9 @@ MECHANISMS = (
     _Mechanism("keep operands side by side in LX (transpose where they are loaded)", LAYOUT, _contiguous),
     _Mechanism("reads and writes in phases of their own", SPLIT, _zero("ddr.turnaround_ns_per_byte")),
     _Mechanism("more rows per core (split columns or K instead of rows)", SPLIT, _zero("pt.row_exponent")),
+    _Mechanism(
+        "fetch every operand once (a split whose cores share it over the ring, larger tiles)", SPLIT, _read_once
+    ),
     _Mechanism("divide over all cores of the chip", SPLIT, _more_cores),
     _Mechanism(
         "larger tiles: fewer segments and credits",
@@ -134,7 +149,7 @@ def advise(subject: Subject, figures: Figures, chip: Chip, count: int = 3) -> li
 
 def _bounds(subject: Subject, figures: Figures, chip: Chip) -> Iterator[Change]:
     for mechanism in MECHANISMS:
-        params = mechanism.params(chip, figures)
+        params = mechanism.params(chip, figures, subject)
         if params:
             ns = subject.time(chip, **params).ns
             yield _change(mechanism.text, figures, ns, "bound", mechanism.effort)

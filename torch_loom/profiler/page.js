@@ -174,11 +174,20 @@ function rowOf(core, track) { return rows.findIndex((r) => r.core === core && r.
 function drawArrows(g, w) {
   const p = view.picked;
   if (p < 0) return;
-  const touches = (core, track, t) => S.core[p] === core && S.track[p] === track && t >= S.begin[p] - 1e-6 && t <= S.end[p] + 1e-6;
+  // A credit leaves the last slice begun by then (a load's leaves when its data has arrived) and wakes the next one.
+  let next = Infinity, before = -Infinity;
+  for (let i = 0; i < S.core.length; ++i) {
+    if (S.core[i] !== S.core[p] || S.track[i] !== S.track[p] || S.kind[i] === 1) continue;
+    if (S.begin[i] > S.begin[p]) next = Math.min(next, S.begin[i]);
+    if (S.begin[i] < S.begin[p]) before = Math.max(before, S.begin[i]);
+  }
+  const leaves = (i) => FL.fromCore[i] === S.core[p] && FL.fromTrack[i] === S.track[p] && FL.sent[i] >= S.begin[p] && FL.sent[i] < next;
+  const wakes = (i) => FL.toCore[i] === S.core[p] && FL.toTrack[i] === S.track[p] && FL.seen[i] > before &&
+    FL.seen[i] <= (S.kind[p] === 1 ? S.end[p] : S.begin[p]);
   g.lineWidth = 1.3;
   let drawn = 0;
   for (let i = 0; i < FL.sent.length && drawn < 300; ++i) {
-    const out = touches(FL.fromCore[i], FL.fromTrack[i], FL.sent[i]), into = touches(FL.toCore[i], FL.toTrack[i], FL.seen[i]);
+    const out = leaves(i), into = wakes(i);
     if (!out && !into) continue;
     const from = rowOf(FL.fromCore[i], FL.fromTrack[i]), to = rowOf(FL.toCore[i], FL.toTrack[i]);
     if (from < 0 || to < 0) continue;

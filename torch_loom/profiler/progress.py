@@ -56,7 +56,7 @@ def compile_progress(console: Console, title: str) -> Iterator[CompileLine]:
 
     line = CompileLine()
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task(f"{title}: {line}")
 
         def show() -> None:

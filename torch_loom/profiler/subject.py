@@ -74,6 +74,12 @@ class Subject:
         """The program as the clock reads it."""
         return native_chip().decode(self.image)
 
+    @property
+    def buffer_bytes(self) -> int:
+        """Sum of the sizes of the buffers of the call; 0 when they are not known."""
+        sizes = [value[1] for value in self.call if isinstance(value, tuple)]
+        return 0 if _BUFFER_BYTES in sizes else sum(sizes)
+
     @cached_property
     def program(self) -> Program:
         """The program as data."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 
 def size_text(count: float) -> str:
-    """A byte count in binary units, three digits."""
+    """A byte count in binary units, three digits (four from 1000 to 1023)."""
     for unit in ("B", "KiB", "MiB"):
         if abs(count) < 1024:
-            return f"{count:.3g} {unit}" if unit != "B" else f"{count:.0f} B"
+            return f"{count:.3g} {unit}" if abs(count) < 999.5 and unit != "B" else f"{count:.0f} {unit}"
         count /= 1024
     return f"{count:.3g} GiB"
 
