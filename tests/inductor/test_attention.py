@@ -93,3 +93,17 @@ def test_no_scores_in_memory():
     (kernel,) = [k for k in runtime.kernels()[before:] if "linalg.matmul" in k.ktir]
     assert kernel.ktir.count("linalg.matmul") == 2
     assert "777, 777" not in kernel.ktir
+
+
+def test_keys_that_an_operand_splits():
+    """A running count over the keys is made in blocks of 64, so its loads split the dim of the keys."""
+    q = half(1, 2, 256, 32)
+    marks = torch.zeros(1, 256, dtype=torch.int64)
+    marks[:, [70, 200]] = 1
+
+    def packed(q, marks):
+        part = marks.cumsum(-1)
+        same = part[:, None, :, None] == part[:, None, None, :]
+        return F.scaled_dot_product_attention(q, q, q, attn_mask=same)
+
+    check(packed, q, marks, roundings=ROUNDINGS, absolute=ABSOLUTE)

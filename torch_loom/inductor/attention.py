@@ -144,10 +144,13 @@ def lower_attention(
 
 @dataclass
 class AttentionPlan:
-    """Roles of the dims: query rows (row position and group member), keys, head size, value size."""
+    """Roles of the dims: query rows (row position and group member), keys, head size, value size.
+
+    Blocks are cut from ``keys``; ``outer_keys`` stand outside of it where an operand of the scores splits the keys."""
 
     rows: list[Dim]
     keys: Dim
+    outer_keys: list[Dim]
     inside: list[Dim]
     columns: list[Dim]
     causal_row: Dim | None  # the dim of row positions when blocks of keys behind a row block can be left out
@@ -159,25 +162,31 @@ def is_attention(plan: KernelPlan) -> bool:
 
 
 def plan_attention(plan: KernelPlan) -> None:
-    """Choose tile dims and block sizes; raises Unsupported for keys that are no single dim."""
+    """Choose tile dims and block sizes."""
     assert plan.record.contraction is not None
     of_q, of_k = plan.record.contraction
-    kind, _, touched = next(r for r in plan.record.reductions if r[0] in (ATTENTION, CAUSAL))
+    touched = next(symbols for kind, _, symbols in plan.record.reductions if kind in (ATTENTION, CAUSAL))
     outer = [d for d in plan.dims if d not in plan.reduced]
     inside = [d for d in plan.dims if d in plan.reduced and d.symbol in of_q]
-    keys = [d for d in plan.dims if d in plan.reduced and d.symbol not in of_q]
-    if len(keys) != 1:
-        raise Unsupported(f"attention over {product(d.extent for d in keys)} keys in {len(keys)} dims")
+    *outer_keys, keys = [d for d in plan.dims if d in plan.reduced and d.symbol not in of_q]
     rows = [d for d in outer if d.symbol in of_q and d.symbol not in of_k]
     columns = [d for d in outer if d.symbol not in of_q and d.symbol in touched]
     batch = [d for d in outer if d not in rows and d not in columns]
-    positions = [d for d in rows if kind == CAUSAL and d is rows[0]]
-    plan.attention = AttentionPlan(rows, keys[0], inside, columns, positions[0] if positions else None)
+    causal_row = None if outer_keys else _position(plan, rows)
+    plan.attention = AttentionPlan(rows, keys, outer_keys, inside, columns, causal_row)
     for d in (*inside, *columns):
         plan.blocks[d] = d.extent
     tile = _block_rows(plan, rows, hint(product(d.extent for d in batch)))
-    plan.blocks[keys[0]] = _block_keys(keys[0], tile, planned(product(d.extent for d in (*inside, *columns))))
+    plan.blocks[keys] = _block_keys(keys, tile, planned(product(d.extent for d in (*inside, *columns))))
     plan.blocks = {d: plan.blocks[d] for d in plan.dims if d in plan.blocks}
+
+
+def _position(plan: KernelPlan, rows: Sequence[Dim]) -> Dim | None:
+    """The dim of row positions of a causal attention, None when it was split or there is one row."""
+    node: Any = next(n.node for n in plan.nodes if n.is_reduction())
+    if node.get_reduction_type() != CAUSAL or not rows:
+        return None
+    return rows[0] if sizevars().equal(rows[0].extent, sympy.sympify(node.data.ranges[1])) else None
 
 
 def _block_rows(plan: KernelPlan, rows: Sequence[Dim], batch: int) -> int:
@@ -284,14 +293,23 @@ def emit_attention(emitter: Emitter, node: SchedulerNode) -> None:
     if roles.causal_row is not None:  # no row of this tile sees a key behind its last row
         row = roles.causal_row
         end = b.min(end, b.add(tiles.start[row], tiles.block.get(row, 1)))
-    steps = b.ceildiv(end, tiles.block[roles.keys])
+    block = tiles.block[roles.keys]
+    blocks = b.ceildiv(end, block)
+    steps = blocks
+    for d in roles.outer_keys:
+        steps = b.mul(steps, tiles.extent[d])
     with b.accumulate(0, steps, inits) as carried:
-        tiles.start[roles.keys] = b.mul(carried.index, tiles.block[roles.keys])
+        tiles.start[roles.keys] = b.mul(b.mod(carried.index, blocks) if roles.outer_keys else carried.index, block)
+        rest: Num = carried.index if not roles.outer_keys else b.floordiv(carried.index, blocks)
+        for d in reversed(roles.outer_keys):
+            tiles.start[d] = b.mod(rest, tiles.extent[d])
+            rest = b.floordiv(rest, tiles.extent[d])
         emitter.attending, emitter.held = carried, []
         node._body(*node_variables(node, plan.numel, plan.rnumel, plan.dims))
         stores, emitter.attending, emitter.held = emitter.held, None, None
         emitter.loaded.clear()
-    tiles.start[roles.keys] = 0
+    for d in (roles.keys, *roles.outer_keys):
+        tiles.start[d] = 0
     out = _result(emitter, carried, rows)
     for name, index in stores:
         emitter.store(name, index, out)

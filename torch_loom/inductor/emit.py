@@ -534,7 +534,7 @@ def _enter_items(plan: KernelPlan, tiles: Tiles, stack: ExitStack) -> None:
             tiles.start[d] = 0
             if plan.blocks[d] != d.extent and d not in plan.stepped:
                 counts.append((d, b.ceildiv(tiles.extent[d], tiles.block[d])))
-        else:
+        elif d not in plan.stepped:
             counts.append((d, tiles.extent[d]))
     total: Num = 1
     for _, n in counts:

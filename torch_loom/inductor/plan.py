@@ -59,9 +59,9 @@ class KernelPlan:
 
     @property
     def stepped(self) -> list[Dim]:
-        """Tile dims whose blocks follow one another inside a work item."""
-        keys = self.attention.keys if self.attention is not None else None
-        return [d for d in (self.blocked, keys) if d is not None]
+        """Dims whose blocks follow one another inside a work item."""
+        keys = [self.attention.keys, *self.attention.outer_keys] if self.attention is not None else []
+        return ([self.blocked] if self.blocked is not None else []) + keys
 
     @property
     def loops(self) -> list[Dim]:

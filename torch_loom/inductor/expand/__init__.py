@@ -19,7 +19,7 @@ EXPANSIONS: dict[Any, Expansion] = {}
 
 
 def expands(*targets: Any) -> Callable[[Expansion], Expansion]:
-    """Register a function as the meaning of aten overloads."""
+    """Register a function as the meaning of aten overloads, or of operators of other libraries by their names."""
 
     def register(fn: Expansion) -> Expansion:
         for target in targets:
@@ -30,7 +30,7 @@ def expands(*targets: Any) -> Callable[[Expansion], Expansion]:
 
 
 def _load() -> None:
-    from . import scans  # noqa: F401
+    from . import experts, scans  # noqa: F401
 
 
 class _NotExpanded(Exception):
@@ -63,7 +63,8 @@ def _trace(fn: Expansion, node: torch.fx.Node) -> tuple[torch.fx.GraphModule, li
 
 def expand_node(node: torch.fx.Node) -> list[torch.fx.Node] | None:
     """Replace a node by its expansion; returns the new nodes, or None when it stays."""
-    fn = EXPANSIONS.get(node.target)
+    target = node.target
+    fn = EXPANSIONS.get(target) or EXPANSIONS.get(target.name() if isinstance(target, torch._ops.OpOverload) else None)
     if fn is None:
         return None
     try:
