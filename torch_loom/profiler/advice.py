@@ -93,8 +93,10 @@ def _plain_functions(chip: Chip, figures: Figures) -> dict[str, float]:
 MECHANISMS = (
     _Mechanism("longer runs in DDR (a layout whose rows follow one another)", LAYOUT, _zero("ddr.request_overhead_ns")),
     _Mechanism("keep operands side by side in LX (transpose where they are loaded)", LAYOUT, _contiguous),
-    _Mechanism("reads and writes in phases of their own", SPLIT, _zero("ddr.turnaround_ns_per_byte")),
-    _Mechanism("more rows per core (split columns or K instead of rows)", SPLIT, _zero("pt.row_exponent")),
+    _Mechanism("reads and writes in phases of their own", SPLIT, _zero("ddr.turnaround_ns")),
+    _Mechanism(
+        "more rows per core (split columns or K instead of rows)", SPLIT, _zero("pt.fill_cycles", "pt.reload_cycles")
+    ),
     _Mechanism("divide over all cores of the chip", SPLIT, _more_cores),
     _Mechanism(
         "larger tiles: fewer segments and credits",
