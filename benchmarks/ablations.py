@@ -8,8 +8,10 @@ Every line names its switch; the notes below the table say why ours differs wher
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import product
 
 import calibration_kernels as kernels
 import schedules
@@ -68,21 +70,18 @@ def rows_default(m: Model, rows: int, depth: int, columns: int) -> float:
 
 def chosen(m: Model, rows: int, depth: int, columns: int) -> float:
     """us of the best of the tilings and divisions over the cores, w in stick columns."""
-    best = float("inf")
-    for grid_m in (1, 2, 4, 8, 16, 32):
-        if rows % grid_m or (rows // grid_m) % min(rows // grid_m, 64):
+    best, sticks = math.inf, depth // STICK
+    parts = ((), (sticks // 2,) * 2, (sticks // 4,) * 4, (sticks * 5 // 8, sticks - sticks * 5 // 8))
+    for grid_m, tile, part, early in product((1, 2, 4, 8, 16, 32), (32, 64, 128), parts, (0, 128)):
+        wide, own = columns // (32 // grid_m), rows // grid_m
+        # ``early`` columns are done while the later pieces of 64 rows still arrive.
+        if rows % grid_m or own % min(own, 64) or wide % tile or (early and (own < 128 or early >= wide)):
             continue
-        wide = columns // (32 // grid_m)
-        for tile in (32, 64, 128):
-            sticks = depth // STICK
-            for parts in ((), (sticks // 2,) * 2, (sticks // 4,) * 4):
-                if wide % tile:
-                    continue
-                case = schedules.matmul("matmul", rows, depth, columns, grid_m, tile, "", parts=parts)
-                try:
-                    best = min(best, m.time(case.text).ns / 1e3)
-                except scheduler.ScheduleError:  # does not fit LX
-                    continue
+        case = schedules.matmul("matmul", rows, depth, columns, grid_m, tile, "", early, part)
+        try:
+            best = min(best, m.time(case.text).ns / 1e3)
+        except scheduler.ScheduleError:  # does not fit LX
+            continue
     return best
 
 

@@ -69,7 +69,9 @@ Timing Clock::run() {
       step(e);
     } else {
       now_ = ddr;
-      finish_transfer(ddr_.pop(now_), now_);
+      const int id = ddr_.pop(now_);
+      watch_memory(now_);
+      finish_transfer(id, now_);
     }
   }
   for (std::size_t c = 0; c < cores_.size(); ++c)

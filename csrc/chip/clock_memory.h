@@ -61,6 +61,8 @@ class Ddr {
     change(c, -item.weight, -item.members, item.write);
     return item.id;
   }
+  /// Directions with a transfer under way: bit 0 reads, bit 1 writes.
+  int directions() const { return (askers_[0] > 0) | (askers_[1] > 0) << 1; }
   /// Cycles the memory was at work, by direction; the turnarounds count for both alike.
   double busy_read() const { return busy_[0]; }
   double busy_write() const { return busy_[1]; }

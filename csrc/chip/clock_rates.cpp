@@ -44,7 +44,7 @@ Rates::Rates(const ClockParams& params) {
   request = get("ddr.request_overhead_ns") * per_ns;
   ddr_base = 1 / ddr_word_cycle + page_open / page + request / request_max;
   turnaround = 2 * get("ddr.turnaround_ns") * per_ns / positive("ddr.turnaround_group_bytes");
-  ddr_latency = positive("ddr.latency_ns") * per_ns;
+  ddr_latency = get("ddr.latency_ns") * per_ns;
   ports = static_cast<int>(positive("ddr.ports"));
   if (ports > kMaxPorts)
     throw Error("DEV-08", "clock parameter ddr.ports is above " + std::to_string(kMaxPorts));

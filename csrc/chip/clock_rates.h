@@ -41,7 +41,7 @@ struct Rates {
   double launch, correction, prologue, table_bytes;  // cycles; cycles per word (twice); bytes per cycle
 
   /// Bytes per cycle that one engine draws at most: what it keeps in flight over the latency.
-  double draw() const { return window / ddr_latency; }
+  double draw() const { return ddr_latency > 0 ? window / ddr_latency : 1e12; }
 };
 
 /// One parameter by name. Throws Error DEV-08.

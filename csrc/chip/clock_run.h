@@ -121,6 +121,7 @@ class Clock {
   void complete(int id, double now, double extra);
   double ring_copy(CoreState&, Sequence&, std::uint32_t number, double now);
   void segment(CoreState&, std::uint32_t number);
+  void watch_memory(double now);
   void show(const CoreState&, const Segment&, const double begin[], const double end[]);
   std::size_t port_of(std::int64_t core) const {
     return static_cast<std::size_t>(core * rates_.ports / std::max<std::int64_t>(rates_.cores, p_.cores));
@@ -144,6 +145,8 @@ class Clock {
   double launch_ = 0, end_ = 0, now_ = 0;
   std::int64_t read_ = 0, written_ = 0, lx_read_ = 0, lx_written_ = 0, macs_ = 0, steps_ = 0;
   double sfu_ops_ = 0;
+  int directions_ = 0;  // of the memory as last recorded, since when
+  double directions_since_ = 0;
 };
 
 }  // namespace loom::chip

@@ -91,6 +91,18 @@ void Clock::start_transfer(const std::vector<int>& members, int id, const Transf
     ddr_.add(now, static_cast<std::size_t>(port), behind[port], part * static_cast<double>(cost.bytes),
              part * cost.ddr, id, write);
   }
+  watch_memory(now);
+}
+
+/// Record what the memory does when that changes.
+void Clock::watch_memory(double now) {
+  const int directions = ddr_.directions();
+  if (!record_.on() || directions == directions_) return;
+  constexpr const char* names[] = {"", "read", "write", "read and write"};
+  if (directions_ != 0)
+    record_.span(-1, Track::DDR, directions_since_, now, SpanKind::TRANSFER, names[directions_]);
+  directions_ = directions;
+  directions_since_ = now;
 }
 
 /// The end of a transfer for one core; `extra` cycles pass until the bytes are there.
@@ -146,9 +158,11 @@ double Clock::ring_copy(CoreState& core, Sequence& s, std::uint32_t number, doub
   cores_[static_cast<std::size_t>(peer)].lx_owed += static_cast<double>(cost.bytes);
   s.arrival = std::max(s.arrival, way.arrival);
   s.transfers = true;
-  if (record_.on())
-    record_.span(core.core.number, Track::MNISU, now, way.end, SpanKind::TRANSFER,
-                 "to core " + std::to_string(peer));
+  if (record_.on()) {
+    const std::string what = "to core " + std::to_string(peer);
+    record_.span(core.core.number, Track::MNISU, now, way.end, SpanKind::TRANSFER, what);
+    record_.span(core.core.number, Track::RING, way.start, way.end, SpanKind::TRANSFER, what);
+  }
   return way.end;
 }
 

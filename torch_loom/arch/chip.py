@@ -231,7 +231,6 @@ class Chip(_Frozen):
             "ddr.page_bytes": self.ddr.page_bytes.value,
             "ddr.interleave_bytes": self.ddr.interleave_bytes.value,
             "ddr.turnaround_group_bytes": self.ddr.turnaround_group_bytes.value,
-            "ddr.latency_ns": self.ddr.latency_ns.value,
             "ddr.ports": self.ddr.ports.value,
             "ddr.port_bytes_per_cycle": self.ddr.port_bytes_per_cycle.value,
             "dma.window_bytes": self.dma.window_bytes.value,

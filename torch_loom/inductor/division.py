@@ -82,17 +82,14 @@ def even(extent: int, block: int, parts: int, fixed: bool) -> bool:
 
 def ddr_cycles(read: float, written: float, chip: Chip) -> float:
     """Cycles in which DDR moves these bytes (C2 and C4 of the hardware page)."""
-    hz = chip.clock_hz
-    rate = chip.ddr.peak_bytes_per_s.value * chip.ddr.one_way_efficiency.value / hz
-    return (read + written) / rate + chip.ddr.turnaround_ns_per_byte.value * 1e-9 * hz * min(read, written)
+    return chip.ddr_seconds(read, written) * chip.clock_hz
 
 
 def tile_cycles(c: Contraction, rows: int, columns: int, chip: Chip) -> float:
     """Cycles of the compute group for one tile of the result."""
     share = 1.0 / chip.corelets
-    fill = min(1.0, rows / chip.pt.full_rows.value) ** chip.pt.row_exponent.value
-    rate = chip.macs_per_cycle * chip.pt.sustained_fraction.value * fill
-    pt = rows * columns * c.k * share * (1 if c.bytes == 2 else 4) / rate + chip.pt.fill_cycles.value
+    rate = chip.matmul_flops(max(rows, 1)) / 2 / (chip.cores * chip.corelets * chip.clock_hz)
+    pt = rows * columns * c.k * share * (1 if c.bytes == 2 else 4) / rate
     load = (rows + columns) * c.k * c.bytes * share / chip.lx.read_bytes_per_cycle.value
     sfu = rows * columns * share / chip.lanes() * max(c.epilogue, 1)
     start = chip.sfu.start_cycles.value + chip.lx.latency_cycles.value

@@ -26,7 +26,7 @@ class Roofs:
     def of(chip: Chip) -> Roofs:
         """Roofs from the description of a chip."""
         sfu = float(chip.lanes()) * chip.corelets * chip.cores * chip.clock_hz
-        return Roofs(chip.peak_flops, sfu, chip.ddr.peak_bytes_per_s.value * chip.ddr.one_way_efficiency.value)
+        return Roofs(chip.peak_flops, sfu, chip.ddr_bytes_per_s)
 
     def attainable(self, intensity: float, unit: str) -> float:
         """Operations per second that are possible at ``intensity`` operations per byte of DDR."""
