@@ -55,18 +55,18 @@ def read_only(elements: int, cores: int = 32, tile: int = 16384) -> str:
 
 
 def row_reduction(rows: int, columns: int, cores: int = 32, tile: int = 32) -> str:
-    """y[r] = sum of x[r, :]; cores take rows."""
+    """y[r] = sum of x[r, :] in f32; cores take rows, multiples of 32 so that each has sticks of y of its own."""
     b = KernelBuilder("row_reduction", cores)
     sticks = columns // STICK
     x = b.view(b.buffer("x"), [sticks, rows, STICK], [rows * STICK, STICK, 1], "f16")
-    y = b.view(b.buffer("y"), [rows], [1], "f16")
+    y = b.view(b.buffer("y"), [rows], [1], "f32")
     part = -(-rows // cores)
     tile = min(tile, part)
     first = b.mul(b.tile_id(), part)
     with b.loop(0, part, tile) as i:
         at = b.add(first, i)
         t = up(b, b.load(x, [0, at, 0], [sticks, tile, STICK]))
-        b.store(down(b, b.reduce("arith.addf", t, [0, 2])), y, [at], [tile])
+        b.store(b.reduce("arith.addf", t, [0, 2]), y, [at], [tile])
     return b.text()
 
 
