@@ -19,8 +19,6 @@ from typing import TYPE_CHECKING, Any
 import sympy
 import torch
 
-from ..ktir.builder import Carried, Tensor
-from ..ktir.builder import Dim as Num
 from .compat import (
     FloorDiv,
     Reduction,
@@ -39,7 +37,9 @@ from .plan import KernelPlan, planned
 from .record import node_variables
 from .values import Number, Operand, Value
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # a warm start needs no code generator
+    from ..ktir.builder import Carried, Tensor
+    from ..ktir.builder import Dim as Num
     from .emit import Emitter
 
 # A score below the smallest half is a mask: -inf, or what a stored -inf becomes on the device.

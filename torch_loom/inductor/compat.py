@@ -77,6 +77,7 @@ __all__ = [
     "SchedulerNode",
     "SizeVars",
     "TensorBox",
+    "buffer_numel",
     "buffer_of",
     "config",
     "get_fused_kernel_name",
@@ -163,6 +164,11 @@ def buffer_of(name: str) -> tuple[list[sympy.Expr], list[sympy.Expr], torch.dtyp
         raise RuntimeError(f"buffer {name} is unknown to the graph")
     layout = node.get_layout()
     return list(layout.size), list(layout.stride), layout.dtype
+
+
+def buffer_numel(name: str) -> sympy.Expr:
+    """Elements of a buffer."""
+    return sympy.Mul(*buffer_of(name)[0])
 
 
 def host_scalar(name: str) -> torch.dtype | None:

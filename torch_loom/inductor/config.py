@@ -13,6 +13,12 @@ from torch.utils._config_module import Config, install_config_module
 # Divide contractions by modelled time; off: batches or rows over the cores, small tiles. TORCH_LOOM_WORK_DIVISION
 work_division: bool = Config(default=True, env_name_default="TORCH_LOOM_WORK_DIVISION")
 
+# Norms and softmax over the rows of a product join its kernel where that is faster. TORCH_LOOM_FUSION
+fusion: bool = Config(default=True, env_name_default="TORCH_LOOM_FUSION")
+
+# Two products in a row become one kernel, the layer between them stays in LX. TORCH_LOOM_CHAINS
+chains: bool = Config(default=True, env_name_default="TORCH_LOOM_CHAINS")
+
 # Processes that compile kernels beside this one; None: one less than the processors, at most 8.
 # TORCH_LOOM_COMPILE_WORKERS
 compile_workers: int | None = None if (_text := os.environ.get("TORCH_LOOM_COMPILE_WORKERS")) is None else int(_text)

@@ -21,6 +21,10 @@ log = logging.getLogger(__name__)
 ROWS = (16, 32, 64, 128)
 COLUMNS = (64, 128, 192, 256, 384, 512)
 GRID = (1, 2, 4, 8, 16, 32)
+# Elements of K in a tile when a tile cannot hold all of it: wide enough for long runs of the accumulation.
+K_BLOCK = 1024
+# Bytes of LX that the tiles of a contraction may take.
+LX_BUDGET = 1_600_000
 # Cycles of control around one tile: descriptors and credits of its transfers.
 TILE_CYCLES = 60.0
 
@@ -31,7 +35,8 @@ class Contraction:
 
     ``n`` counts blocks along the outermost column dim, each ``inner`` columns wide. K goes in ``steps`` tiles of ``k``.
     ``fixed`` dims have known extents. ``shared`` says that B is the same for all batches, ``epilogue`` is the number of
-    SFU operations and ``extra`` the number of operands read by them per result."""
+    SFU operations and ``extra`` the number of operands read by them per result. With ``whole_rows`` a tile has all
+    columns."""
 
     batch: int
     m: int
@@ -44,6 +49,7 @@ class Contraction:
     epilogue: int = 0
     extra: int = 0
     bytes: int = 2
+    whole_rows: bool = False
 
 
 @dataclass(frozen=True)
@@ -81,7 +87,7 @@ def even(extent: int, block: int, parts: int, fixed: bool) -> bool:
 
 
 def ddr_cycles(read: float, written: float, chip: Chip) -> float:
-    """Cycles in which DDR moves these bytes (C2 and C4 of the hardware page)."""
+    """Cycles in which DDR moves these bytes."""
     return chip.ddr_seconds(read, written) * chip.clock_hz
 
 
@@ -105,10 +111,13 @@ def _ways(c: Contraction, cores: int) -> Iterator[tuple[tuple[int, int, int], in
     for gb in sorted({min(g, c.batch, cores) for g in (*GRID, c.batch)}):
         for gm in GRID:
             for gn in GRID:
-                if gb * gm * gn > cores or gm > max(c.m, 1) or gn > ceil(c.n, unit):
+                if gb * gm * gn > cores or gm > max(c.m, 1) or gn > (1 if c.whole_rows else ceil(c.n, unit)):
                     continue
                 own, wide = ceil(c.m, gm), whole(ceil(c.n, gn))
                 rows = {min(r, c.m) for r in ROWS} | ({own} if own <= ROWS[-1] else set())
+                if c.whole_rows:
+                    yield from ((((gb, gm, gn), mb, c.n)) for mb in sorted(rows))
+                    continue
                 columns = {whole(ceil(w, c.inner)) for w in COLUMNS}
                 columns |= {wide} if wide * c.inner <= COLUMNS[-1] else set()
                 for mb in sorted(rows):
@@ -175,6 +184,85 @@ def divide(c: Contraction, cores: int, budget: int, chip_name: str, search: bool
     found = sorted(best.values(), key=lambda w: w.cycles + w.compute / 64)  # of equals the one with more room
     assert smallest is not None
     return tuple(found[:6]) or (smallest,)
+
+
+def k_tile(k: int, columns: int, whole_rows: bool, budget: int) -> int:
+    """Elements of K in a tile: all of it unless LX cannot hold the smallest operand tiles then (16 rows of A twice,
+    and B twice, or once where it may stay)."""
+    if k <= max(64, budget // (64 + (2 if whole_rows else 4) * columns)):
+        return k
+    return max(64, min(K_BLOCK, budget // 3 // (4 * columns) if whole_rows else K_BLOCK) // 64 * 64)
+
+
+def rows_pay(m: int, n: int, k: int, extra: int, cores: int, budget: int, chip_name: str) -> bool:
+    """Is a product with a reduction over its columns in the epilogue faster than a product and a kernel after it?"""
+    step = k_tile(k, n, True, budget)
+    joined = divide(
+        Contraction(1, m, n, step, 1, ceil(k, step), extra=extra, whole_rows=True), cores, budget, chip_name
+    )[0]
+    step = k_tile(k, 64, False, budget)
+    apart = divide(Contraction(1, m, n, step, 1, ceil(k, step)), cores, budget, chip_name)[0]
+    chip = chip_of(chip_name)
+    result = 2.0 * m * n
+    after = ddr_cycles((1 + extra) * result, result, chip) + chip.launch.fixed_ns.value * 1e-9 * chip.clock_hz
+    log.debug(
+        "m %d, n %d, k %d: with its row reductions %.0f cycles, apart %.0f + %.0f",
+        m,
+        n,
+        k,
+        joined.cycles,
+        apart.cycles,
+        after,
+    )
+    return joined.lx_bytes <= budget and joined.cycles < apart.cycles + after
+
+
+@dataclass(frozen=True)
+class Chained:
+    """Two products as one kernel: cores along the rows, rows of a tile, hidden columns of a block."""
+
+    cycles: float
+    rows: int
+    m_block: int
+    h_block: int
+    lx_bytes: int
+
+
+@lru_cache(maxsize=4096)
+def chained(
+    m: int, k: int, h: int, n: int, extra: int, fixed: bool, operations: int, cores: int, budget: int, chip_name: str
+) -> Chained | None:
+    """The fastest way to compute [m, k] x [k, h] -> f -> x [h, n] block by block of h; None if LX is too small."""
+    chip, best = chip_of(chip_name), None
+    for rows in (g for g in GRID if g <= min(cores, m)):
+        for mb in sorted({min(r, m) for r in ROWS} | {ceil(m, rows)} if ceil(m, rows) <= ROWS[-1] else {*ROWS}):
+            for hb in (w for w in COLUMNS if h % w == 0):
+                m_per = ceil(ceil(m, mb), rows)
+                fetches = m_per * (1 if even(m, mb, rows, fixed) else rows)
+                one = Contraction(1, m, hb, k, epilogue=operations)
+                two = Contraction(1, m, n, hb, steps=h // hb)
+                compute = m_per * (h // hb * tile_cycles(one, mb, hb, chip) + tile_cycles(two, mb, n, chip))
+                result = 2.0 * m * n
+                read = 2.0 * m * k + 2.0 * fetches * (k * h + h * n) + extra * result
+                first = ddr_cycles(2.0 * mb * k * rows + 2.0 * hb * (k + n), 0, chip)
+                last = ddr_cycles(0, 2.0 * mb * n * rows, chip)
+                cycles = first + max(compute, ddr_cycles(read, result, chip) - first) + last
+                lx = 2 * mb * k * (1 if m_per == 1 else 2) + 4 * hb * (k + n) + 6 * mb * hb + mb * n * (12 + 4 * extra)
+                if lx <= budget and (best is None or cycles < best.cycles):
+                    best = Chained(cycles, rows, mb, hb, lx)
+    return best
+
+
+def chain_pays(m: int, k: int, h: int, n: int, way: Chained | None, cores: int, budget: int, chip_name: str) -> bool:
+    """Is the chain faster than its two products as kernels?"""
+    if way is None:
+        return False
+    apart = 0.0
+    for columns, depth in ((h, k), (n, h)):
+        step = k_tile(depth, 64, False, budget)
+        apart += divide(Contraction(1, m, columns, step, 1, ceil(depth, step)), cores, budget, chip_name)[0].cycles
+    log.debug("m %d, k %d, h %d, n %d: chained %.0f cycles, apart %.0f", m, k, h, n, way.cycles, apart)
+    return way.cycles < apart
 
 
 def explain(what: str, c: Contraction, ways: tuple[Division, ...]) -> None:

@@ -7,7 +7,7 @@ reduced extent in one tile, so a fused softmax or norm needs no second pass over
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -19,10 +19,10 @@ from ..ktir.builder import Carried, KernelBuilder, Tensor
 from ..ktir.builder import Dim as Num
 from .access import Access, format_of, geometry, resolve
 from .compat import DefaultHandler, SchedulerNode, V, host_scalar, real_place, sizevars
-from .domain import Dim, exact_div, linear
+from .domain import Dim, exact_div, linear, product
 from .errors import Unsupported
 from .irregular import load_elements, masked_index, store_elements
-from .plan import KernelPlan, bound_of, in_reduction
+from .plan import KernelPlan, bound_of, in_reduction, is_dot
 from .pointwise import elementwise
 from .record import Limits, node_variables, simplified, widest
 from .tiles import GatherIndex, Tiles
@@ -74,6 +74,8 @@ class Emitter(DefaultHandler):
         self.held: list[tuple[str, sympy.Expr]] | None = None  # stores to be done after the last block
         self.running: Carried | None = None  # running values of reductions that go block by block
         self.guards = _guards(plan)
+        self.prologue: Callable[[], None] | None = None  # makes operands of a block of a contraction
+        self.over = [d for d in plan.dims if d in plan.reduced]  # dims that a reduction of the current node folds
 
     # -- memory ----
 
@@ -360,7 +362,7 @@ class Emitter(DefaultHandler):
 
             update(self, *value)
             return None
-        reduced = [d for d in self.plan.dims if d in self.plan.reduced]
+        reduced = self.over
         if kind == "welford_reduce":
             return self._welford(value, reduced)
         if kind not in COMBINERS:
@@ -401,7 +403,7 @@ class Emitter(DefaultHandler):
 
     def _welford(self, value: Operand, reduced: Sequence[Dim]) -> tuple[Operand, Operand, Operand]:
         """Mean, sum of squared deviations and count, in two passes over the tile in LX."""
-        count = self.plan.rnumel
+        count = product(d.extent for d in reduced)
         n = self.tiles.number(count)
         weight: Operand = (
             Number(float(n), "f32") if isinstance(n, int) else self.algebra.cast(self._splat_index(count, ()), "f32")
@@ -441,7 +443,7 @@ def emit_kernel(
     b = KernelBuilder(name, plan.cores)
     bases = {a: b.buffer(f"a{i}") for i, a in enumerate(arguments)}
     symbols = size_symbols(plan, arguments)
-    bounds = [_bound(plan, s) for s in symbols]
+    bounds = [bound_for(plan, s) for s in symbols]
     sizes = {s: b.size(str(s), bound) for s, bound in zip(symbols, bounds, strict=True)}
     tiles = Tiles(b, sizes)
     for i, scalar in enumerate(plan.record.scalars):
@@ -468,9 +470,11 @@ def emit_kernel(
                 if plan.attention is not None and node.is_reduction():
                     emit_attention(emitter, node)
                     continue
-                if plan.matmul is not None and plan.matmul.k_steps is not None and node.is_reduction():
-                    emit_blocked(emitter, node)
-                    continue
+                if plan.matmul is not None:
+                    if plan.matmul.k_steps is not None and is_dot(node):
+                        emit_blocked(emitter, node)
+                        continue
+                    emitter.over = plan.matmul.k if is_dot(node) else plan.matmul.n
                 node._body(*node_variables(node, plan.numel, plan.rnumel, plan.dims))
     return b.text(), symbols
 
@@ -503,7 +507,7 @@ def _reduce_by_blocks(emitter: Emitter) -> list[SchedulerNode]:
     return [n for n in plan.nodes if n not in inside]
 
 
-def _bound(plan: KernelPlan, symbol: sympy.Symbol) -> int | None:
+def bound_for(plan: KernelPlan, symbol: sympy.Symbol) -> int | None:
     """Largest value of a size the kernel is planned for; None where only loop counts depend on it."""
     if any(symbol in sympy.sympify(block).free_symbols for block in plan.blocks.values()):
         return bound_of(symbol)

@@ -15,27 +15,22 @@ from typing import TYPE_CHECKING
 
 import sympy
 
-from ..ktir.builder import Dim as Num
-from ..ktir.builder import Tensor
 from . import config
 from .access import ceil_sticks, format_of, geometry
 from .compat import SchedulerNode
-from .division import Contraction, divide, explain
+from .division import LX_BUDGET, Contraction, divide, explain, k_tile
 from .domain import Dim, hint, product
 from .errors import Unsupported
-from .plan import KernelPlan, MatmulPlan, access_of, planned
+from .plan import KernelPlan, MatmulPlan, access_of, is_dot, planned
 from .record import node_variables
 from .runtime import chip_name
-from .tiles import Tiles
 from .values import Number, Operand, Value
 
 if TYPE_CHECKING:
+    from ..ktir.builder import Dim as Num
+    from ..ktir.builder import Tensor
     from .emit import Emitter
-
-# Bytes of LX that the tiles of a contraction may take.
-LX_BUDGET = 1_600_000
-# Elements of K in a tile when a tile cannot hold all of it: wide enough for long runs of the accumulation.
-K_BLOCK = 1024
+    from .tiles import Tiles
 
 
 def _roles(plan: KernelPlan) -> MatmulPlan:
@@ -51,6 +46,7 @@ def _roles(plan: KernelPlan) -> MatmulPlan:
 def plan_matmul(plan: KernelPlan) -> None:
     """Choose tile dims, blocks and the core grid of a contraction."""
     roles = _roles(plan)
+    roles.whole_rows = any(n.is_reduction() and not is_dot(n) for n in plan.nodes)
     plan.matmul = roles
     for d in roles.k:
         plan.blocks[d] = d.extent
@@ -81,6 +77,7 @@ def plan_matmul(plan: KernelPlan) -> None:
         epilogue=plan.record.operations,
         extra=sum(set(roles.n) <= access_of(t, plan.dims).dims and row in access_of(t, plan.dims).dims for t in loads),
         bytes=4 if format_of(geometry(loads[0].name).dtype, loads[0].name).element == "f32" else 2,
+        whole_rows=roles.whole_rows,
     )
     ways = divide(shape, plan.cores, LX_BUDGET, chip_name(), config.work_division)
     explain(f"matmul of {plan.nodes[0].get_name()}", shape, ways)
@@ -91,24 +88,25 @@ def plan_matmul(plan: KernelPlan) -> None:
         whole = row.extent.is_Integer and choice.m_block >= m
         plan.blocks[row] = row.extent if whole else sympy.Integer(choice.m_block)
     for i, d in enumerate(roles.n):
-        whole = d.extent.is_Integer and (i > 0 or choice.n_block >= n)
+        whole = roles.whole_rows or (d.extent.is_Integer and (i > 0 or choice.n_block >= n))
         plan.blocks[d] = d.extent if whole else sympy.Integer(choice.n_block)
     plan.blocks = {d: plan.blocks[d] for d in plan.dims if d in plan.blocks}
 
 
 def _block_k(plan: KernelPlan, roles: MatmulPlan, inner_n: int) -> tuple[int, int]:
-    """Elements of K in a tile and number of such tiles: all of it, unless the smallest operand tiles would not fit
-    LX then."""
+    """Elements of K in a tile and number of such tiles."""
     if not roles.k:
         return 1, 1
     first, inner = roles.k[0], planned(product(d.extent for d in roles.k[1:]))
-    limit = max(64, LX_BUDGET // (4 * (16 + 64 * inner_n)) // inner // 64 * 64)
-    if planned(first.extent) <= limit:
-        return planned(first.extent) * inner, 1
-    limit = min(limit, max(64, K_BLOCK // inner // 64 * 64))
-    plan.blocks[first] = sympy.Integer(limit)
-    roles.k_steps = ceil_sticks(first.extent, limit)
-    return limit * inner, hint(roles.k_steps)
+    columns = planned(product(d.extent for d in roles.n)) if roles.whole_rows else 64 * inner_n
+    whole = planned(first.extent) * inner
+    step = max(1, k_tile(whole, columns, roles.whole_rows, LX_BUDGET) // inner)
+    if step >= planned(first.extent):
+        return whole, 1
+    step = step // 64 * 64 if step > 64 else step
+    plan.blocks[first] = sympy.Integer(step)
+    roles.k_steps = ceil_sticks(first.extent, step)
+    return step * inner, hint(roles.k_steps)
 
 
 def enter_loops(plan: KernelPlan, tiles: Tiles, stack: ExitStack) -> None:
@@ -238,6 +236,8 @@ def emit_blocked(emitter: Emitter, node: SchedulerNode) -> None:
     rest = builder.sub(tiles.extent[first], builder.mul(whole, block))
 
     def product_into(partial: Tensor) -> tuple[Tensor, list[tuple[str, sympy.Expr]]]:
+        if emitter.prologue is not None:
+            emitter.prologue()
         emitter.partial, emitter.held = partial, []
         node._body(*node_variables(node, plan.numel, plan.rnumel, plan.dims))
         total, stores = emitter.partial, emitter.held

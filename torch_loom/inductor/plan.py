@@ -17,7 +17,7 @@ from .access import Access, geometry, resolve
 from .compat import BaseSchedulerNode, SchedulerNode, sizevars
 from .domain import Boundaries, Dim, Misaligned, exact_div, hint, product, refine, suffix_products
 from .errors import Unsupported
-from .record import Record, Touch, record
+from .record import Record, Touch, insides, record
 
 if TYPE_CHECKING:
     from .attention import AttentionPlan
@@ -84,12 +84,19 @@ class MatmulPlan:
     k: list[Dim]
     grid: tuple[int, int, int]
     rows_outer: bool = False
+    whole_rows: bool = False  # the epilogue reduces over the columns, so a tile has all of them
     k_steps: sympy.Expr | None = None  # blocks of the outermost k dim when a tile cannot hold all of K
 
 
+def is_dot(node: SchedulerNode) -> bool:
+    """Is the node a contraction?"""
+    return node.is_reduction() and node.node.get_reduction_type() == "dot"  # type: ignore[union-attr]
+
+
 def groups(nodes: Sequence[SchedulerNode]) -> tuple[sympy.Expr, sympy.Expr]:
-    """(numel, rnumel) of a fused kernel: the reduction's if there is one."""
-    reduction = next((n for n in nodes if n.is_reduction()), None)
+    """(numel, rnumel) of a fused kernel: the contraction's or else the reduction's if there is one."""
+    reductions = [n for n in nodes if n.is_reduction()]
+    reduction = next((n for n in reductions if is_dot(n)), reductions[0] if reductions else None)
     chosen = (reduction or nodes[0]).group[1]
     return sympy.expand(chosen[0]), sympy.expand(chosen[1])
 
@@ -101,9 +108,8 @@ def align(nodes: Sequence[SchedulerNode], numel: sympy.Expr, rnumel: sympy.Expr)
         bounds.add(rnumel)
     for node in nodes:
         sizes, reduced = node.get_ranges()
-        full = not reduced and sizevars().equal(node.group[1][0], numel * rnumel)
-        inside = sympy.Integer(1) if full else rnumel
-        for b in suffix_products(sizes, inside) + suffix_products(reduced, sympy.Integer(1)):
+        outer, inner = insides(node, numel, rnumel)
+        for b in [outer, *suffix_products(sizes, outer), *suffix_products(reduced, inner)]:
             if b != 1:
                 bounds.add(b)
     return bounds
@@ -112,6 +118,21 @@ def align(nodes: Sequence[SchedulerNode], numel: sympy.Expr, rnumel: sympy.Expr)
 def flatten(node: BaseSchedulerNode) -> list[SchedulerNode]:
     """Plain nodes of a possibly fused node, in order."""
     return [n for n in node.get_nodes() if isinstance(n, SchedulerNode)]
+
+
+def readers(nodes: Sequence[SchedulerNode]) -> set[str]:
+    """Names of the nodes (or "OUTPUT") outside of ``nodes`` that read what they make."""
+    own = {n.get_name() for n in nodes}
+    return {u.node.get_name() for n in nodes for b in n.get_outputs() for u in b.users} - own
+
+
+def link(first: Sequence[SchedulerNode], second: Sequence[SchedulerNode]) -> str | None:
+    """The buffer that ``first`` makes for the contraction of ``second`` alone; None if there is more between them."""
+    own = {n.get_name() for n in first}
+    dots = {n.get_name() for n in second if is_dot(n)}
+    users = {b.get_name(): {u.node.get_name() for u in b.users} - own for n in first for b in n.get_outputs()}
+    crossing = [name for name, outside in users.items() if outside]
+    return crossing[0] if len(crossing) == 1 and users[crossing[0]] == dots and len(dots) == 1 else None
 
 
 def access_of(touch: Touch, dims: list[Dim]) -> Access:

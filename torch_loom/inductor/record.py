@@ -10,7 +10,7 @@ import sympy
 import torch
 
 from .compat import DefaultHandler, Identity, SchedulerNode, V, host_scalar, real_place, sizevars
-from .domain import Dim, linear, variables
+from .domain import Dim, Misaligned, exact_div, linear, variables
 
 
 @dataclass
@@ -193,16 +193,30 @@ class _Recorder(DefaultHandler):
         return Shadow(_symbols(args))
 
 
+def insides(node: SchedulerNode, numel: sympy.Expr, rnumel: sympy.Expr) -> tuple[sympy.Expr, sympy.Expr]:
+    """Points of the kernel's space inside one step of the node's innermost loop, and of its innermost reduced loop.
+
+    Both are 1 for a node over the whole space; a node on results of the reduction has ``rnumel`` inside it, and a
+    reduction over columns of those results has (rnumel * columns, rnumel)."""
+    own, reduced = node.group[1]
+    total = sympy.expand(numel * rnumel)
+    outer = next(
+        (inside for part, inside in ((total, sympy.Integer(1)), (numel, rnumel)) if sizevars().equal(own, part)),
+        exact_div(total, sympy.expand(own)),
+    )
+    if outer is None:
+        raise Misaligned(f"{own} and {total}")
+    inner = exact_div(outer, sympy.expand(reduced))
+    return outer, inner if inner is not None else sympy.Integer(1)
+
+
 def node_variables(
     node: SchedulerNode, numel: sympy.Expr, rnumel: sympy.Expr, dims: Sequence[Dim]
 ) -> tuple[list[sympy.Expr], list[sympy.Expr]]:
     """Iteration and reduction variables of a node as expressions in the common dims."""
     sizes, reduced = node.get_ranges()
-    if reduced or not sizevars().equal(node.group[1][0], numel * rnumel):
-        outer = variables(sizes, rnumel, dims)
-    else:
-        outer = variables(sizes, sympy.Integer(1), dims)
-    return outer, variables(reduced, sympy.Integer(1), dims)
+    outer, inner = insides(node, numel, rnumel)
+    return variables(sizes, outer, dims), variables(reduced, inner, dims)
 
 
 def simplified(expr: sympy.Expr, dims: Sequence[Dim]) -> sympy.Expr:

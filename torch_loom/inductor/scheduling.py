@@ -8,6 +8,7 @@ from typing import Any
 
 import sympy
 
+from . import config as settings
 from .attention import ATTENTION, CAUSAL
 from .compat import (
     BackendFeature,
@@ -17,14 +18,17 @@ from .compat import (
     Kernel,
     SchedulerNode,
     V,
+    buffer_numel,
     config,
     get_fused_kernel_name,
     get_kernel_metadata,
     graph_input,
     sizevars,
 )
-from .domain import Misaligned, product
-from .plan import align, flatten, groups, make_plan
+from .division import LX_BUDGET, chain_pays, rows_pay
+from .domain import Misaligned, hint, product
+from .plan import align, flatten, groups, is_dot, link, make_plan, readers
+from .runtime import chip_name
 
 
 def core_count() -> int:
@@ -55,6 +59,7 @@ class LoomScheduling(BaseScheduling):
     def __init__(self, scheduler: Any) -> None:
         super().__init__(scheduler)
         self.names: dict[tuple[Any, ...], str] = {}
+        self.held: list[SchedulerNode] = []  # a product whose only reader comes next
 
     def get_backend_features(self, device: Any) -> Any:
         # A reduction is never cut into two kernels: a tile holds its whole extent.
@@ -95,12 +100,44 @@ class LoomScheduling(BaseScheduling):
         if second:
             return False
         if first:
-            if node2.is_reduction():
-                return False
-            numel = groups(flatten(node1))[0]
-            if not sizevars().equal(groups(flatten(node2))[0], numel):
-                return False
+            return self._epilogue(flatten(node1), flatten(node2))
         return self._same_space(node1, node2)
+
+    def _epilogue(self, made: list[SchedulerNode], after: list[SchedulerNode]) -> bool:
+        """May ``after`` be computed from the tiles of a contraction? Element by element, or row by row: a norm or a
+        softmax over the columns, if a core can have whole rows and that is faster."""
+        if not after:
+            return False
+        numel, rnumel = groups(made)
+        rows = [n for n in [*made, *after] if n.is_reduction() and not is_dot(n)]
+        for node in after:
+            own, reduced = node.group[1]
+            if sizevars().equal(own, numel) and not node.is_reduction():
+                continue
+            if not rows or not sizevars().equal(sympy.expand(rows[0].group[1][0]), own):
+                return False
+            if node.is_reduction() and not sizevars().equal(product([own, reduced]), numel):
+                return False
+        if rows and not (any(is_dot(n) for n in made) and self._rows_pay(made, rows, after)):
+            return False
+        try:
+            align([*made, *after], numel, rnumel)
+        except Misaligned:
+            return False
+        return True
+
+    def _rows_pay(self, before: list[SchedulerNode], rows: list[SchedulerNode], after: list[SchedulerNode]) -> bool:
+        dot = next(n for n in before if is_dot(n))
+        m, n = rows[0].group[1]
+        columns = dot.node.get_size()[-1]  # type: ignore[union-attr]
+        if any(not sizevars().equal(r.group[1][1], n) for r in rows) or not sizevars().equal(columns, n):
+            return False
+        if not (settings.fusion and all(sympy.sympify(s).is_Integer for s in (n, dot.group[1][1]))):
+            return False
+        made = {b for node in [*before, *after] for b in node.get_buffer_names()}
+        read = {d.name for node in [*before, *after] if not is_dot(node) for d in node.read_writes.reads} - made
+        whole = [b for b in read if sizevars().equal(sympy.expand(buffer_numel(b)), product([m, n]))]
+        return rows_pay(hint(m), hint(n), hint(dot.group[1][1]), len(whole), core_count(), LX_BUDGET, chip_name())
 
     def can_fuse_horizontal(self, node1: BaseSchedulerNode, node2: BaseSchedulerNode) -> bool:
         """May two independent nodes share a kernel?"""
@@ -112,49 +149,96 @@ class LoomScheduling(BaseScheduling):
 
     def codegen_node(self, node: FusedSchedulerNode | SchedulerNode) -> None:
         """Generate and call the kernel of a (fused) node."""
-        from . import runtime  # not needed, and not loaded, where a cached graph is found
+
+        nodes, held, self.held = flatten(node), self.held, []
+        if held and not (self._chains(held, nodes) and self._generate([held, nodes])):
+            self._generate([held])
+            held = []
+        if not held and self._awaits(nodes):
+            self.held = nodes
+            return
+        if not held:
+            self._generate([nodes])
+        self.free_buffers_in_scheduler()
+
+    def _awaits(self, nodes: list[SchedulerNode]) -> bool:
+        """May the next kernel take what these nodes make without a buffer between them? Then it is waited for."""
+        plain = sum(n.is_reduction() for n in nodes) == 1 and any(is_dot(n) for n in nodes)
+        return settings.chains and plain and len(readers(nodes)) == 1
+
+    def _chains(self, first: list[SchedulerNode], second: list[SchedulerNode]) -> bool:
+        """Are the contraction of ``second`` and what ``first`` makes for it faster as one kernel?"""
+        dots = [next((n for n in part if is_dot(n)), None) for part in (first, second)]
+        if link(first, second) is None or dots[0] is None or dots[1] is None:
+            return False
+        from .chain import chain_way
+
+        m, n = (hint(s) for s in dots[1].node.get_size()[-2:])  # type: ignore[union-attr]
+        k, h = (hint(d.group[1][1]) for d in dots if d is not None)
+        return chain_pays(m, k, h, n, chain_way(first, second, core_count(), 1), core_count(), LX_BUDGET, chip_name())
+
+    def _generate(self, parts: list[list[SchedulerNode]]) -> bool:
+        """Generate and call the kernel of one list of nodes, or of a chain of two; False if two do not fit together."""
+        from .chain import emit_chain, plan_chain
         from .emit import emit_kernel
 
-        nodes = flatten(node)
+        nodes = [n for part in parts for n in part]
         kernel = TileKernel()
         kernel.store_buffer_names.update(name for n in nodes for name in n.get_buffer_names())
         kernel.remove_kernel_local_buffers()
         removed = set(kernel.removed_buffers) | set(V.graph.removed_buffers)
-        plan = make_plan(nodes, core_count(), removed)
+        chain = None
+        if len(parts) > 1:
+            chain = plan_chain(parts[0], parts[1], core_count(), removed, 1)
+            if chain is None:
+                return False
+            plans = [chain.first, chain.second]
+        else:
+            plans = [make_plan(nodes, core_count(), removed)]
         stored: list[str] = []
         loaded: list[str] = []
-        for t in plan.record.touches:  # a read after a write in the same kernel never reaches memory
-            if t.store:
+        for t in (t for plan in plans for t in plan.record.touches):
+            if t.store:  # a read after a write in the same kernel never reaches memory
                 stored.append(t.name)
             elif t.name not in stored:
                 loaded.append(t.name)
         arguments = list(dict.fromkeys([*loaded, *stored]))
-        label = get_fused_kernel_name(nodes, config.triton.descriptive_names).replace("__", "_")
-        label = label.replace("scaled_dot_product_fused_attention_overrideable", "attention")
-        text, symbols = emit_kernel(plan, "kernel", arguments, removed)
-        wrapper = V.graph.wrapper_code
+        if chain is not None:
+            text, symbols = emit_chain(chain, "kernel", arguments, removed)
+        else:
+            text, symbols = emit_kernel(plans[0], "kernel", arguments, removed)
         kinds = ["rw" if n in stored and n in loaded else "w" if n in stored else "r" for n in arguments]
-        layouts = ["default" if graph_input(n) else "rows" for n in arguments]
-        # One text may serve several layouts (a vector looks the same in each), but a call checks its own.
-        key = (text, *kinds, *layouts)
-        name = self.names.get(key)
-        if name is None:
-            name = f"loom_{label[:60].strip('_')}_{len(self.names)}"
-            self.names[key] = name
-            origins, detailed = get_kernel_metadata(nodes, wrapper)
-            body = f"loom_kernel({name!r}, '''\n{text}''', {kinds!r}, {layouts!r})"
-            runtime.request(name, text)
-            wrapper.define_kernel(name, body, f"{origins}\n{detailed}", gpu=False)
+        name = self._define(nodes, text, kinds, ["default" if graph_input(n) else "rows" for n in arguments])
         with V.set_kernel_handler(kernel):
             for n in nodes:
                 n.mark_run()
         self.codegen_comment(nodes, name)
-        sizes = [V.graph.wrapper_code.codegen_sizevar(s) for s in symbols]
-        numbers = [f"{s}.item()" for s in plan.record.scalars]
+        wrapper = V.graph.wrapper_code
+        sizes = [wrapper.codegen_sizevar(s) for s in symbols]
+        numbers = [f"{s}.item()" for s in dict.fromkeys(s for plan in plans for s in plan.record.scalars)]
         wrapper.generate_kernel_call(name, [*arguments, *sizes, *numbers], triton=False)
         V.graph.removed_buffers |= kernel.removed_buffers
         V.graph.inplaced_to_remove |= kernel.inplaced_to_remove
-        self.free_buffers_in_scheduler()
+        return True
+
+    def _define(self, nodes: list[SchedulerNode], text: str, kinds: list[str], layouts: list[str]) -> str:
+        """Define the kernel in the wrapper unless the graph has it already; its name."""
+        from . import runtime
+
+        # One text may serve several layouts (a vector looks the same in each), but a call checks its own.
+        key = (text, *kinds, *layouts)
+        name = self.names.get(key)
+        if name is None:
+            label = get_fused_kernel_name(nodes, config.triton.descriptive_names).replace("__", "_")
+            label = label.replace("scaled_dot_product_fused_attention_overrideable", "attention")
+            name = f"loom_{label[:60].strip('_')}_{len(self.names)}"
+            self.names[key] = name
+            wrapper = V.graph.wrapper_code
+            origins, detailed = get_kernel_metadata(nodes, wrapper)
+            body = f"loom_kernel({name!r}, '''\n{text}''', {kinds!r}, {layouts!r})"
+            runtime.request(name, text)
+            wrapper.define_kernel(name, body, f"{origins}\n{detailed}", gpu=False)
+        return name
 
     def codegen_comment(self, nodes: Sequence[Any], name: str | None = None) -> None:
         """Say in the wrapper where a call comes from."""
@@ -166,7 +250,11 @@ class LoomScheduling(BaseScheduling):
         V.graph.wrapper_code.writeline("torch.spyre.synchronize()")
 
     def flush(self) -> None:
-        """Kernels are generated at once; nothing is pending."""
+        """Generate what waits for its reader."""
+        held, self.held = self.held, []
+        if held:
+            self._generate([held])
+            self.free_buffers_in_scheduler()
 
     def benchmark_fused_nodes(self, nodes: Sequence[BaseSchedulerNode]) -> tuple[float, str]:
         """Fusion is decided by rules, not by benchmarks."""

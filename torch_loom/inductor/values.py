@@ -9,12 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
-from ..ktir.builder import KernelBuilder, Tensor
 from .domain import Dim
 from .errors import Unsupported
+
+if TYPE_CHECKING:
+    from ..ktir.builder import KernelBuilder, Tensor
 
 # Overflow and NaN share one code on the device (hardware page, 6.1). Where a kernel makes infinities on purpose, a
 # store writes the largest finite df16 for them, which reads back as infinity in a half.

@@ -1,0 +1,169 @@
+"""What each optimisation is worth: modelled time of models with it off and on.
+
+Every model runs once on the simulated chip, so the numbers of its launches are real, and the clock times them. Rows:
+everything on, everything off, and everything on but one. An optimisation pays where leaving it out costs time; nothing
+may be faster without one ("harms" is marked). Weights are random, shapes those of the published models where named.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from torch_loom import arch
+from torch_loom.inductor import config
+from torch_loom.profiler import launch_rows, recorded_launches
+
+SWITCHES = {"work division": "work_division", "row epilogues": "fusion", "chains (LX)": "chains"}
+# Modelled time may differ this much for no other reason than where transfers meet.
+NOISE = 0.01
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model by name: builds module and inputs, both in half precision on the CPU."""
+
+    name: str
+    build: Callable[[], tuple[torch.nn.Module, list[torch.Tensor]]]
+
+
+def minilm(batch: int, tokens: int) -> Callable[[], tuple[torch.nn.Module, list[torch.Tensor]]]:
+    """all-MiniLM-L6-v2 on sentences of equal length."""
+
+    def build() -> tuple[torch.nn.Module, list[torch.Tensor]]:
+        from torch_loom.integrations.huggingface import load_minilm
+
+        mask = torch.ones(batch, tokens, dtype=torch.int64)
+        return load_minilm().encoder, [torch.randint(1000, 30000, (batch, tokens)), mask]
+
+    return build
+
+
+def hidden_states(name: str, settings: dict[str, Any], batch: int, tokens: int) -> Callable[[], Any]:
+    """Layers of a Transformers model from hidden states on (``inputs_embeds``)."""
+
+    def build() -> tuple[torch.nn.Module, list[torch.Tensor]]:
+        import transformers
+
+        model = getattr(transformers, f"{name}Model")(getattr(transformers, f"{name}Config")(vocab_size=64, **settings))
+        return _Layers(model), [torch.randn(batch, tokens, model.config.hidden_size)]
+
+    return build
+
+
+class _Layers(torch.nn.Module):
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.model(inputs_embeds=states, **_without_cache(self.model)).last_hidden_state
+        return out
+
+
+def _without_cache(model: Any) -> dict[str, Any]:
+    return {"use_cache": False} if hasattr(model.config, "use_cache") and model.config.model_type != "bert" else {}
+
+
+def vit_block() -> tuple[torch.nn.Module, list[torch.Tensor]]:
+    """One layer of ViT-B/16 on 4 images: 197 tokens, an ugly number."""
+    import transformers
+
+    settings = transformers.ViTConfig(num_hidden_layers=1)
+    model = transformers.ViTModel(settings, add_pooling_layer=False)
+    return _Last(model.encoder), [torch.randn(4, 197, settings.hidden_size)]
+
+
+class _Last(torch.nn.Module):
+    def __init__(self, inner: torch.nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.inner(states).last_hidden_state
+        return out
+
+
+LLAMA = {
+    "hidden_size": 512,
+    "intermediate_size": 1408,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+}
+MODELS = (
+    Model("MiniLM 32 x 128", minilm(32, 128)),
+    Model("MiniLM 1 x 128", minilm(1, 128)),
+    Model("BERT-base layer 8 x 128", hidden_states("Bert", {"num_hidden_layers": 1}, 8, 128)),
+    Model("GPT-2 layer 2 x 256", hidden_states("GPT2", {"n_layer": 1}, 2, 256)),
+    Model("Llama layer, hidden 512, 4 x 128", hidden_states("Llama", LLAMA, 4, 128)),
+    Model("Llama layer, one token", hidden_states("Llama", LLAMA, 1, 1)),
+    Model("ViT-B layer 4 x 197", vit_block),
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Modelled microseconds of one forward, launches, megabytes of DDR traffic."""
+
+    us: float
+    launches: int
+    megabytes: float
+
+
+def measure(model: Model, off: tuple[str, ...]) -> Outcome:
+    """One forward with some switches off."""
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    module, inputs = model.build()
+    module = module.half().eval().to("spyre")
+    moved = [(x.half() if x.is_floating_point() else x).to("spyre") for x in inputs]
+    with torch.no_grad(), contextlib.ExitStack() as stack:
+        if off:
+            stack.enter_context(config.patch(dict.fromkeys(off, False)))
+        run = torch.compile(module, dynamic=False)
+        run(*moved)
+        with recorded_launches() as records:
+            run(*moved)
+        torch.accelerator.synchronize()
+        rows = launch_rows(records, arch.load("spyre"))
+    return Outcome(sum(r.modelled_us for r in rows), len(rows), sum(r.ddr_bytes for r in rows) / 1e6)
+
+
+def main() -> None:
+    """Measure the models and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", default="", help="models whose name contains this text")
+    options = parser.parse_args()
+    table = Table(title="modelled time of one forward")
+    for column in ("", "us", "x all on", "launches", "DDR MB", ""):
+        table.add_column(column, justify="right" if column else "left")
+    for model in (m for m in MODELS if options.only in m.name):
+        print(model.name, file=sys.stderr)
+        every = tuple(SWITCHES.values())
+        best = measure(model, ())
+        ways = {"all on": best, "all off": measure(model, every)}
+        ways |= {f"without {title}": measure(model, (switch,)) for title, switch in SWITCHES.items()}
+        table.add_section()
+        for title, found in ways.items():
+            factor = found.us / best.us
+            verdict = (
+                "" if title == "all on" else "harms" if factor < 1 - NOISE else "pays" if factor > 1 + NOISE else "-"
+            )
+            name = model.name if title == "all on" else f"  {title}"
+            table.add_row(
+                name, f"{found.us:.1f}", f"{factor:.2f}", str(found.launches), f"{found.megabytes:.1f}", verdict
+            )
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()
