@@ -105,10 +105,8 @@ def _plain_functions(chip: Chip, figures: Figures, subject: Subject) -> dict[str
 MECHANISMS = (
     _Mechanism("longer runs in DDR (a layout whose rows follow one another)", LAYOUT, _zero("ddr.request_overhead_ns")),
     _Mechanism("keep operands side by side in LX (transpose where they are loaded)", LAYOUT, _contiguous),
-    _Mechanism("reads and writes in phases of their own", SPLIT, _zero("ddr.turnaround_ns")),
-    _Mechanism(
-        "more rows per core (split columns or K instead of rows)", SPLIT, _zero("pt.fill_cycles", "pt.reload_cycles")
-    ),
+    _Mechanism("reads and writes in phases of their own", SPLIT, _zero("ddr.turnaround_ns_per_byte")),
+    _Mechanism("more rows per core (split columns or K instead of rows)", SPLIT, _zero("pt.row_exponent")),
     _Mechanism(
         "fetch every operand once (a split whose cores share it over the ring, larger tiles)", SPLIT, _read_once
     ),
