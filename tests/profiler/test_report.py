@@ -43,7 +43,7 @@ def test_operations_are_two_per_mac_or_one_per_lane():
 def test_the_roofs_are_the_published_peaks():
     roofs = Roofs.of(SPYRE)
     assert roofs.pt == pytest.approx(98.304e12)
-    assert roofs.memory == pytest.approx(150e9, rel=1e-2)
+    assert roofs.memory == pytest.approx(150e9, rel=0.02)  # the published measurement of one-way streams
     assert roofs.sfu == 64 * 64 * 1.5e9
     knee = roofs.pt / roofs.memory
     assert roofs.attainable(knee * 2, "PT") == roofs.pt
@@ -92,20 +92,21 @@ def test_bounds_come_from_timing_again_without_the_mechanism(fake_clock):
     changes = advise(fake.subject(), figures(), fake.CHIP, count=20)
     by_text = {change.text: change for change in changes}
     bursts = by_text["longer runs in DDR (a layout whose rows follow one another)"]
-    assert (bursts.gain, bursts.evidence) == (pytest.approx(0.1), "bound")
-    assert bursts.gain_ns == pytest.approx(32.0)
-    assert by_text["start loads earlier (hide the memory's latency)"].gain == pytest.approx(0.2)
+    assert (bursts.gain, bursts.evidence) == (pytest.approx(0.2), "bound")
+    assert bursts.gain_ns == pytest.approx(64.0)
+    assert by_text["reads and writes in phases of their own"].gain == pytest.approx(0.1)
     assert "8-bit operands: half the bytes of device memory" not in by_text  # gains nothing with this clock
     zeros = [{k for k, v in params.items() if v == 0 and fake.CHIP.clock_params()[k]} for params in fake.calls]
-    assert {"ddr.request_overhead_ns"} in zeros and {"launch.fixed_ns"} in zeros
+    assert {"ddr.request_overhead_ns", "ddr.page_open_ns"} in zeros and {"launch.fixed_ns"} in zeros
 
 
 def test_fetching_once_is_bounded_by_the_buffers(fake_clock):
     text = "fetch every operand once (a split whose cores share it over the ring, larger tiles)"
     (once,) = (m for m in MECHANISMS if m.text == text)
     # 1536 bytes are read, the only buffer has 1024.
-    peak = fake.CHIP.ddr.peak_bytes_per_s.value
-    assert once.params(fake.CHIP, figures(), fake.subject()) == {"ddr.peak_bytes_per_s": peak * 1.5}
+    changed = once.params(fake.CHIP, figures(), fake.subject())
+    assert changed["ddr.peak_bytes_per_s"] == pytest.approx(fake.CHIP.ddr.peak_bytes_per_s.value * 1.5)
+    assert changed["ddr.page_open_ns"] == pytest.approx(fake.CHIP.ddr.page_open_ns.value / 1.5)
     few = figures(link_bytes={"DDR read": 512, "DDR write": 512})
     assert once.params(fake.CHIP, few, fake.subject()) == {}
     unknown = Subject.of(fake.program(), {"n": 7})
