@@ -9,6 +9,7 @@ import os
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ.setdefault("OMP_NUM_THREADS", "2")
 
+import torch  # noqa: F401  # a worker's warnings of the device name its classes, which only load after torch
 from hypothesis import HealthCheck, settings
 
 settings.register_profile("loom", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -63,3 +63,29 @@ def test_assignment_to_slices():
     moved(rows, half(3, 50, 64), half(3, 5, 64, seed=1))
     moved(views, half(5, 50))
     moved(columns, half(5, 50), half(5, seed=1))
+
+
+@pytest.mark.parametrize("shape", [(50, 64), (3, 50, 64), (2, 3, 5, 130)])
+def test_assignment_inside_sticks(shape):
+    def lanes(x, y):
+        x[..., 3:8] = y
+        return x * 2
+
+    def places(x, y):
+        x.index_copy_(-1, torch.tensor([3, 63, 9, 0, 40], device=x.device), y)
+        return x * 2
+
+    part = half(*shape[:-1], 5, seed=1)
+    moved(lanes, half(*shape), part)
+    moved(places, half(*shape), part)
+
+
+def test_each_row_scatters_to_its_own_places():
+    generator = torch.Generator().manual_seed(0)
+    at = torch.stack([torch.randperm(70, generator=generator)[:7] for _ in range(5)])
+
+    def scatter(x, at, y):
+        x.scatter_(1, at, y)
+        return x * 2
+
+    moved(scatter, half(5, 70), at, half(5, 7, seed=1))

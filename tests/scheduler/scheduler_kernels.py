@@ -319,3 +319,21 @@ def in_place(columns: int, tile: int) -> str:
         f = up(b, b.load(vx, [r, 0], shape))
         b.store(down(b, b.op("arith.mulf", f, full(b, 2.0, shape))), vx, [r, 0], shape)
     return b.text()
+
+
+def chained_products(rows: int, heads: int, n: int) -> str:
+    """z[r, h, :] = (2 q k^T) k for q stored as [heads, rows, n]: the rows of both products are (row, head) pairs."""
+    b = KernelBuilder("chained", 1)
+    q, k, z = (b.buffer(name) for name in "qkz")
+    turned = b.transpose(
+        b.load(b.view(q, [heads, rows, n], [rows * n, n, 1], "f16"), [0, 0, 0], [heads, rows, n]), [1, 0, 2]
+    )
+    flat = b.collapse(turned, [[0, 1], [2]], [rows * heads, n])
+    keys = b.load(b.view(k, [n, n], [n, 1], "f16"), [0, 0], [n, n])
+    split = b.expand(b.matmul(flat, b.transpose(keys, [1, 0])), [[0, 1], [2]], [rows, heads, n])
+    twice = b.op("arith.mulf", split, full(b, 2.0, [rows, heads, n]))
+    middle = down(b, b.collapse(twice, [[0, 1], [2]], [rows * heads, n]))
+    out = b.expand(b.matmul(middle, keys), [[0, 1], [2]], [rows, heads, n])
+    view = b.view(z, [rows, heads, n], [heads * n, n, 1], "f16")
+    b.store(down(b, out), view, [0, 0, 0], [rows, heads, n])
+    return b.text()

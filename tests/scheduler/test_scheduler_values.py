@@ -130,6 +130,15 @@ def test_linear_with_gelu(m: int, k: int, n: int, tile: int, out_default: bool) 
     close(out, expected, 1.1, atol=1e-4)
 
 
+def test_a_product_waits_for_the_product_in_its_operand() -> None:
+    rows, heads, n = 16, 3, 64
+    q, k = data((heads, rows, n)), data((n, n), seed=1, scale=0.1)
+    compiled = build(kernels.chained_products(rows, heads, n))
+    out = run_all(compiled, atol=1e-2, q=q, k=k, z=np.zeros((rows, heads, n), np.float32))["z"]
+    middle = df16.round_f32(2 * q.transpose(1, 0, 2) @ k.T)
+    close(out.reshape(rows, heads, n), middle @ k, atol=1e-2)
+
+
 def test_contraction_and_epilogue_share_a_segment() -> None:
     program = build(kernels.linear(128, 64, 8, 64)).program
     from torch_loom.spyrecode.model import Loop, SegVec, Unit

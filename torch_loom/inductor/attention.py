@@ -30,7 +30,7 @@ from .compat import (
     sizevars,
     view_of,
 )
-from .domain import Dim, hint, product
+from .domain import Dim, hint, product, typical
 from .errors import Unsupported
 from .matmul import LX_BUDGET, flat
 from .plan import KernelPlan, planned
@@ -194,8 +194,8 @@ def _block_rows(plan: KernelPlan, rows: Sequence[Dim], batch: int) -> int:
     many rows a tile has."""
     if not rows:
         return 1
-    row = max(rows, key=lambda d: hint(d.extent))
-    extent = hint(row.extent)
+    row = max(rows, key=lambda d: typical(d.extent))
+    extent = typical(row.extent)
     items = batch * hint(product(d.extent for d in rows if d is not row))
     block = min(QUERY_ROWS, 1 << (extent - 1).bit_length())
     while block > 16 and items * -(-extent // block) < plan.cores:

@@ -59,6 +59,12 @@ def hint(expr: sympy.Expr | int) -> int:
     return sizevars().hint(expr)
 
 
+def typical(expr: sympy.Expr) -> int:
+    """The extent that blocks of a dim are chosen for: its own when static, else whole sticks, since one block size
+    serves all lengths and must not come from the first one seen."""
+    return hint(expr) if expr.is_Integer else -(-hint(expr) // 64) * 64
+
+
 def product(values: Iterable[sympy.Expr]) -> sympy.Expr:
     """Product as a sympy expression (1 for none)."""
     out: sympy.Expr = sympy.Integer(1)

@@ -19,7 +19,7 @@ from . import config
 from .access import ceil_sticks, format_of, geometry
 from .compat import SchedulerNode
 from .division import LX_BUDGET, Contraction, divide, explain, k_tile
-from .domain import Dim, hint, product
+from .domain import Dim, hint, product, typical
 from .errors import Unsupported
 from .plan import KernelPlan, MatmulPlan, access_of, is_dot, planned
 from .record import node_variables
@@ -53,9 +53,9 @@ def plan_matmul(plan: KernelPlan) -> None:
     # The innermost m dim gives rows; n dims are whole except the outermost of them.
     row = roles.m[-1] if roles.m else None
     batch = hint(product(d.extent for d in plan.dims if d not in plan.reduced and d not in roles.n and d is not row))
-    m = hint(row.extent) if row else 1
+    m = typical(row.extent) if row else 1
     inner_n = hint(product(d.extent for d in roles.n[1:])) if len(roles.n) > 1 else 1
-    n = hint(roles.n[0].extent) if roles.n else 1
+    n = typical(roles.n[0].extent) if roles.n else 1
     k, steps = _block_k(plan, roles, inner_n)
     operands = plan.record.contraction
     assert operands is not None

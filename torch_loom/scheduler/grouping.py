@@ -189,7 +189,7 @@ class Grouper(RootChooser):
         source = sink.source
         opened = sink.target is None and not sink.reduces
         for leaf, index in self.cone(source, source.vars, top=opened or source not in self.roots):
-            if leaf.kind is Kind.MATMUL and leaf not in self.roots:
+            if leaf.kind is Kind.MATMUL and (leaf not in self.roots or (opened and leaf is source)):
                 for o in leaf.operands:
                     level = max(level, self._below(sink, o))
                 continue

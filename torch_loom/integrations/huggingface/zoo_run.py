@@ -83,13 +83,13 @@ def forward(one: Member) -> Run:
     return _measured(error_of(found, expected))
 
 
-def _cache(model: nn.Module, batch: int) -> Any:
-    """A static cache for ``model``, allocated where its weights are."""
+def static_cache(model: nn.Module, batch: int, capacity: int) -> Any:
+    """A static key-value cache for ``capacity`` tokens, allocated where the weights of ``model`` are."""
     from transformers import StaticCache
 
     config: Any = model.config.get_text_config()  # type: ignore[operator,union-attr]
     weight = next(model.parameters())
-    cache = StaticCache(config=config, max_cache_len=CAPACITY)
+    cache = StaticCache(config=config, max_cache_len=capacity)
     size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     layers: Any = cache.layers
@@ -103,7 +103,7 @@ def _cache(model: nn.Module, batch: int) -> Any:
 def _logits(model: Any, on: nn.Module, ids: torch.Tensor, tokens: Sequence[torch.Tensor] | None) -> list[torch.Tensor]:
     """Last logits of the prefill of ``ids`` and of each step, fed ``tokens`` or, without them, greedily."""
     device = next(on.parameters()).device
-    cache = _cache(on, len(ids))
+    cache = static_cache(on, len(ids), CAPACITY)
     out = [model(input_ids=ids.to(device), past_key_values=cache, use_cache=True)[0][:, -1].cpu().float()]
     for step in range(STEPS):
         chosen = tokens[step] if tokens is not None else greedy(out[-1])
