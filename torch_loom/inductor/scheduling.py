@@ -24,7 +24,7 @@ from .compat import (
     sizevars,
 )
 from .domain import Misaligned, product
-from .plan import align, flatten, groups, make_plan
+from .plan import REDUCED_ELEMENTS, align, flatten, groups, make_plan, planned
 
 
 def core_count() -> int:
@@ -100,7 +100,18 @@ class LoomScheduling(BaseScheduling):
             numel = groups(flatten(node1))[0]
             if not sizevars().equal(groups(flatten(node2))[0], numel):
                 return False
-        return self._same_space(node1, node2)
+        return self._same_space(node1, node2) and not self._second_pass(node1, node2)
+
+    def _second_pass(self, node1: BaseSchedulerNode, node2: BaseSchedulerNode) -> bool:
+        """Would node2 go once more over a reduced extent that LX cannot hold, with a result of the first pass?
+
+        Apart, each pass goes block by block over memory."""
+        numel, rnumel = groups([*flatten(node1), *flatten(node2)])
+        if rnumel == 1 or planned(rnumel) <= REDUCED_ELEMENTS:
+            return False
+        results = {b for n in flatten(node1) if n.is_reduction() for b in n.get_buffer_names()}
+        again = (n for n in flatten(node2) if n.is_reduction() or sizevars().equal(n.group[1][0], numel * rnumel))
+        return any(results & n.used_buffer_names() for n in again)
 
     def can_fuse_horizontal(self, node1: BaseSchedulerNode, node2: BaseSchedulerNode) -> bool:
         """May two independent nodes share a kernel?"""
