@@ -2,7 +2,8 @@
 
 ``python tests/inductor/sweep.py [--dtype float16] [--match REGEX] [--shard I/N] [--samples K] [-o FILE]`` prints one
 line per operator: ``pass``, ``refused`` (one clear error), ``wrong``, ``crash`` (a foreign error) or ``hang``, with the
-reason of the first sample that did not pass. Falling back to the host counts as refused.
+reason of the first sample that did not pass. Falling back to the host counts as refused. ``--record`` writes the
+results into ``operators.json`` and the page ``docs/ops.md``, which ``test_operators.py`` keeps true.
 
 The expected value is computed on the host in float32 from the values that the device holds, so differences are the
 arithmetic of the kernels. Half results may differ by ``ROUNDINGS`` df16 roundings of the largest magnitude involved.
@@ -18,11 +19,17 @@ import re
 import sys
 import time
 import warnings
+from pathlib import Path
 from typing import Any
 
 DTYPES = ("float16", "float32", "int64", "bool")
 ROUNDINGS = 8  # df16 roundings on the way to a result: intermediates that leave a kernel round once each
 HALF_STEP = 2.0**-10
+# The contents of these results are not defined, or random: only shape and dtype are compared.
+CONTENTS_OPEN = re.compile(
+    r"^(new_)?empty(_like|_strided|_permuted)?$|^(bernoulli|multinomial|normal|rand|randn|randint|uniform|cauchy|exponential|"
+    r"geometric|log_normal)(_like)?$|dropout|rrelu|fractional_max_pool"
+)
 SECONDS = 120  # per operator
 
 
@@ -91,6 +98,12 @@ def _held(value: Any) -> Any:
     return _map(value, leaf)
 
 
+def _without_format() -> set[Any]:
+    import torch
+
+    return {torch.float64, torch.complex32, torch.complex64, torch.complex128}
+
+
 def run_sample(op: Any, sample: Any, dtype: Any) -> tuple[str, str]:
     """(status, reason) of one sample."""
     import torch
@@ -109,6 +122,8 @@ def run_sample(op: Any, sample: Any, dtype: Any) -> tuple[str, str]:
         expected = op.op(kept[0], *[widen(a) for a in kept[1]], **wide)
     except (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError):
         return "skip", "the host refuses the sample"
+    if any(v in _without_format() for v in (*sample.args, *sample.kwargs.values()) if isinstance(v, torch.dtype)):
+        return "skip", "a dtype without a device format"
     try:
         placed = _map(host, lambda t: t.to("spyre"))
         keywords = {k: torch.device("spyre") if k == "device" else v for k, v in placed[2].items()}
@@ -124,11 +139,14 @@ def run_sample(op: Any, sample: Any, dtype: Any) -> tuple[str, str]:
         if known:
             return "refused", known.split("Unsupported: ")[-1]
         return "crash", f"{type(e).__name__}: {' | '.join(lines[:3])[:300]}"
+    if any(isinstance(t, torch.Tensor) and t.dtype in _without_format() for t in _leaves(expected)):
+        return "skip", "a result has a dtype without a device format"
     a, b = _leaves(out), _leaves(expected)
+    contents = not CONTENTS_OPEN.search(op.name)
     if len(a) != len(b):
         return "wrong", f"{len(a)} results instead of {len(b)}"
     for x, y in zip(a, b, strict=True):
-        why = _same(x, y, half)
+        why = _same(x if contents or x.shape != y.shape else y.to(x.dtype), y, half)
         if why:
             shapes = [tuple(t.shape) for t in _leaves(arguments) if isinstance(t, torch.Tensor)]
             return "wrong", f"{why}; inputs {shapes} {sample.args} {sample.kwargs}"[:300].replace("\n", " ")
@@ -158,7 +176,9 @@ def _worker(pipe: Any) -> None:
     warnings.simplefilter("ignore")
     import torch
     import torch._inductor.config
+    from torch.testing._internal import common_methods_invocations as invocations
 
+    invocations.wrapper_set_seed = lambda op, *args, **kwargs: op(*args, **kwargs)  # seeding cannot be traced
     torch.set_num_threads(1)
     torch._inductor.config.fx_graph_cache = False
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
@@ -184,6 +204,10 @@ class Worker:
         self.process.start()
         other.close()
 
+    def close(self) -> None:
+        self.pipe.send(None)
+        self.process.join()
+
     def run(self, *job: Any) -> tuple[str, str]:
         self.pipe.send(job)
         try:
@@ -199,6 +223,49 @@ class Worker:
         return status
 
 
+ROOT = Path(__file__).parent.parent.parent
+RECORD = Path(__file__).parent / "operators.json"
+PAGE = ROOT / "docs" / "ops.md"
+Rows = dict[str, dict[str, list[str]]]  # dtype -> operator -> [status, reason]
+
+
+def page(record: Rows) -> str:
+    """The page of what compiles: counts by dtype, then every operator that does not pass, with its reason."""
+    lines = [
+        "# Operators under `torch.compile`",
+        "",
+        "PyTorch's own samples of every operator (OpInfo), compiled for `spyre` without any fallback and compared with",
+        "the host. Written by `python tests/inductor/sweep.py --record`; `tests/inductor/test_operators.py` checks",
+        "it both ways. *skip*: PyTorch has no sample, or only samples with a dtype without a device format.",
+        "",
+        "| dtype | pass | refused | wrong | crash | hang | skip |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    kinds = ("pass", "refused", "wrong", "crash", "hang", "skip")
+    for dtype, rows in record.items():
+        counts = [sum(r[0] == k for r in rows.values()) for k in kinds]
+        lines.append(f"| {dtype} | " + " | ".join(map(str, counts)) + " |")
+    for dtype, rows in record.items():
+        lines += ["", f"## {dtype}: what does not pass", "", "| operator | result | reason |", "|---|---|---|"]
+        for name, (status, reason) in sorted(rows.items()):
+            if status not in ("pass", "skip"):
+                short = re.sub(r"/\S*/", "", reason.split("; inputs")[0])[:140]
+                short = short.translate(str.maketrans("|<>", "/()"))
+                lines.append(f"| `{name}` | {status} | {short} |")
+        passed = ", ".join(f"`{n}`" for n, r in sorted(rows.items()) if r[0] == "pass")
+        lines += ["", f"## {dtype}: what passes", "", passed]
+    return "\n".join(lines) + "\n"
+
+
+def keep(dtype: str, rows: dict[str, tuple[str, str]]) -> None:
+    """Merge results of a dtype into the record and write the page."""
+    record: Rows = json.loads(RECORD.read_text()) if RECORD.exists() else {}
+    record.setdefault(dtype, {}).update({k: list(v) for k, v in rows.items()})
+    record[dtype] = dict(sorted(record[dtype].items()))
+    RECORD.write_text(json.dumps(record, indent=0, sort_keys=True) + "\n")
+    PAGE.write_text(page(record))
+
+
 def jobs(dtype: str, match: str) -> list[tuple[str, str]]:
     """(name, variant) of the operators that PyTorch defines for a dtype."""
     import torch
@@ -206,7 +273,7 @@ def jobs(dtype: str, match: str) -> list[tuple[str, str]]:
 
     wanted = getattr(torch, dtype)
     found = [(o.name, o.variant_test_name) for o in op_db if wanted in o.dtypes]
-    return [j for j in found if re.search(match, f"{j[0]}.{j[1]}")]
+    return [j for j in found if re.search(match, ".".join(filter(None, j)))]
 
 
 def main() -> None:
@@ -217,6 +284,7 @@ def main() -> None:
     parser.add_argument("--shard", default="0/1")
     parser.add_argument("--samples", type=int, default=3)
     parser.add_argument("-o", "--output")
+    parser.add_argument("--record", action="store_true")
     args = parser.parse_args()
     shard, shards = map(int, args.shard.split("/"))
     worker, rows, started = Worker(), {}, time.monotonic()
@@ -228,6 +296,8 @@ def main() -> None:
         if args.output:
             with open(args.output, "w") as f:
                 json.dump(rows, f, indent=1)
+    if args.record:
+        keep(args.dtype, rows)
     counts = {s: sum(r[0] == s for r in rows.values()) for s in ("pass", "refused", "wrong", "crash", "hang", "skip")}
     print(counts, f"{time.monotonic() - started:.0f} s", file=sys.stderr)
 

@@ -12,6 +12,7 @@ E is the number of elements in a stick. Everything here is symbolic; nothing is 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import sympy
@@ -39,6 +40,7 @@ FORMATS: dict[torch.dtype, Format] = {
     torch.int32: Format("i32", 32),
     torch.int16: Format("i16", 64),
     torch.int8: Format("i8", 128),
+    torch.uint8: Format("i8", 128),
 }
 
 
@@ -180,10 +182,11 @@ def resolve(
     buffer: Geometry,
     index: sympy.Expr,
     dims: list[Dim],
-    indirect: set[sympy.Symbol],
+    indirect: Mapping[sympy.Symbol, sympy.Expr],
     limits: dict[sympy.Symbol, tuple[int | None, int | None]] | None = None,
 ) -> Access:
-    """Split a host-linear index into coordinates; an irregular access is left linear.
+    """Split a host-linear index into coordinates; an irregular access is left linear. ``indirect`` holds the gather
+    symbols and the sizes below which they stay.
 
     ``limits`` belong to an access under a mask: the loops they name may leave the row, where the mask is off; the
     constant of the index is split so that coordinates are in range where it can be on."""
@@ -192,10 +195,10 @@ def resolve(
     index = sympy.expand(index)
     irregular = Access(buffer, (), index, tuple(d for d in dims if d.symbol in index.free_symbols))
     gathered: dict[HostDim, list[sympy.Symbol]] = {}
-    for symbol in sorted(indirect & index.free_symbols, key=str):
+    for symbol in sorted(indirect.keys() & index.free_symbols, key=str):
         c = index.coeff(symbol, 1)
         target = next((h for h in buffer.dims if sympy.expand(h.host_stride - c) == 0), None)
-        if target is None:
+        if target is None or hint(indirect[symbol]) > hint(target.extent):
             return irregular
         gathered.setdefault(target, []).append(symbol)
         index = sympy.expand(index - c * symbol)

@@ -17,6 +17,7 @@ import torch
 
 from ..ktir.builder import Carried, KernelBuilder, Tensor
 from ..ktir.builder import Dim as Num
+from . import random
 from .access import Access, format_of, geometry, resolve
 from .compat import DefaultHandler, SchedulerNode, V, host_scalar, real_place, sizevars
 from .domain import Dim, exact_div, linear, product
@@ -25,6 +26,7 @@ from .irregular import load_elements, masked_index, store_elements
 from .plan import KernelPlan, bound_of, in_reduction, is_dot
 from .pointwise import elementwise
 from .record import Limits, node_variables, simplified, widest
+from .special import Term, frexp
 from .tiles import GatherIndex, Tiles
 from .values import DF16_MAX, Algebra, Number, Operand, Value, register_kind
 
@@ -51,7 +53,8 @@ class Gathered:
 
     value: Value
     source: Access | None  # the i32 buffer it was loaded from unchanged, if so
-    wrap: sympy.Expr | None
+    size: sympy.Expr  # it lies in [-size, size) if it wraps, else in [0, size)
+    wraps: bool
 
 
 class Emitter(DefaultHandler):
@@ -83,7 +86,8 @@ class Emitter(DefaultHandler):
         name, start = real_place(name)
         index = simplified(index + start, self.plan.dims)
         limits = self.guards.get((name, index), {}) if self.masks else None
-        return resolve(geometry(name), index, self.plan.dims, set(self.gathered), limits)
+        sizes = {s: g.size for s, g in self.gathered.items()}
+        return resolve(geometry(name), index, self.plan.dims, sizes, limits)
 
     def load(self, name: str, index: sympy.Expr) -> Operand:
         if name in self.stored:
@@ -108,12 +112,24 @@ class Emitter(DefaultHandler):
             self.sources[id(value)] = access
         return value
 
+    def wrapped(self, value: Operand, dtype: torch.dtype) -> Operand:
+        """An i32 value modulo the width of its dtype."""
+        if dtype == torch.uint8:
+            return self.algebra.apply("arith.andi", [value, Number(255, "i32")], "i32")
+        if dtype not in (torch.int8, torch.int16) or isinstance(value, Number):
+            return value
+        shift = Number(24 if dtype == torch.int8 else 16, "i32")
+        return self.algebra.apply(
+            "arith.shrsi", [self.algebra.apply("arith.shli", [value, shift], "i32"), shift], "i32"
+        )
+
     def _widen(self, tensor: Any, dims: tuple[Dim, ...], dtype: torch.dtype) -> Value:
         if tensor.dtype in ("f16", "bf16"):
             wide = Value(self.b.op("arith.extf", tensor, result="f32"), dims, tensor)
             return self.algebra.cast(wide, "i1") if dtype == torch.bool else wide  # type: ignore[return-value]
         if tensor.dtype in ("i8", "i16"):
-            return Value(self.b.op("arith.extsi", tensor, result="i32"), dims, tensor)
+            value = Value(self.b.op("arith.extsi", tensor, result="i32"), dims, tensor)
+            return self.wrapped(value, dtype) if dtype == torch.uint8 else value  # type: ignore[return-value]
         return Value(tensor, dims, tensor)
 
     def narrow(self, value: Value, dtype: torch.dtype, element: str) -> Any:
@@ -139,7 +155,8 @@ class Emitter(DefaultHandler):
         if name in self.removed:
             return
         access = self._access(name, index)
-        if not self.tiles.regular(access, store=True):
+        walked = {d for c in access.coordinates for s in c.indirect for d in self.gathered[s].value.dims}
+        if not self.tiles.regular(access, store=True) or walked & access.dims:
             store_elements(self, access.by_element(self.plan.dims), value)
             return
         indices = {s: self._index_view(self.gathered[s]) for c in access.coordinates for s in c.indirect}
@@ -169,7 +186,7 @@ class Emitter(DefaultHandler):
             return sympy.Integer(at) if at >= 0 else sympy.sympify(size) + at
         symbol = sympy.Symbol(f"gathered{len(self.gathered)}", integer=True, nonnegative=True)
         source = self.sources.get(id(value))
-        self.gathered[symbol] = Gathered(value, source, sympy.sympify(size) if wrap_neg else None)
+        self.gathered[symbol] = Gathered(value, source, sympy.sympify(size), wrap_neg)
         return symbol
 
     def elementwise(self, name: str, operands: list[Operand]) -> Operand:
@@ -182,7 +199,7 @@ class Emitter(DefaultHandler):
     def _index_view(self, g: Gathered) -> GatherIndex:
         """Where the transfer unit reads its indices: the index buffer itself, or LX for computed ones."""
         dims = g.value.dims
-        access = g.source if g.wrap is None and not self.masks else None
+        access = g.source if not g.wraps and not self.masks else None
         if access is not None and all(c.dim.tile_stride is None for c in access.coordinates):
             walk = {c.terms[0][0]: c for c in access.coordinates if len(c.terms) == 1}
             if all(len(c.terms) <= 1 and all(s == 1 for _, s in c.terms) for c in access.coordinates):
@@ -204,10 +221,10 @@ class Emitter(DefaultHandler):
 
     def _wrapped(self, g: Gathered) -> Operand:
         """The value of an index, counted from the end where it is negative."""
-        if g.wrap is None:
+        if not g.wraps:
             return g.value
         low = self.algebra.apply("arith.cmpi slt", [g.value, Number(0, "i32")], "i32")
-        wrapped = self.algebra.apply("arith.addi", [g.value, self.size_value(g.wrap)], "i32")
+        wrapped = self.algebra.apply("arith.addi", [g.value, self.size_value(g.size)], "i32")
         return elementwise(self.algebra, "where", [low, wrapped, g.value])  # type: ignore[return-value]
 
     def computed_view(self, value: Operand) -> GatherIndex:
@@ -313,6 +330,20 @@ class Emitter(DefaultHandler):
     def device_assert_async(self, condition: Any, message: str) -> None:
         """See ``check_bounds``."""
 
+    # -- random numbers ----
+
+    def load_seed(self, name: str, offset: Any) -> Operand:
+        return self.load(name, sympy.sympify(offset))
+
+    def rand(self, seed: Operand, offset: Operand) -> Operand:
+        return random.uniform(self.algebra, seed, offset)
+
+    def randn(self, seed: Operand, offset: Operand) -> Operand:
+        return random.normal(self.algebra, seed, offset)
+
+    def randint64(self, seed: Operand, offset: Operand, low: Operand, high: Operand) -> Operand:
+        return random.integers(self.algebra, seed, offset, low, high)
+
     # -- values ----
 
     def constant(self, value: Any, dtype: torch.dtype) -> Operand:
@@ -324,7 +355,8 @@ class Emitter(DefaultHandler):
         self, x: Operand, dtype: torch.dtype, src_dtype: Any = None, use_compute_types: bool = True
     ) -> Operand:
         format_of(dtype, "conversion")
-        return self.algebra.cast(x, register_kind(dtype))
+        out = self.algebra.cast(x, register_kind(dtype))
+        return self.wrapped(out, dtype) if out.kind == "i32" and src_dtype != dtype else out
 
     def trunc_to_int(self, x: Operand, dtype: torch.dtype) -> Operand:
         return self.algebra.cast(elementwise(self.algebra, "trunc", [x]), "i32")  # type: ignore[arg-type]
@@ -340,6 +372,10 @@ class Emitter(DefaultHandler):
 
     def identity(self, x: Operand) -> Operand:
         return x
+
+    def frexp(self, x: Operand) -> tuple[Operand, Operand]:
+        mantissa, exponent = frexp(Term(self.algebra, self.algebra.cast(x, "f32")))
+        return mantissa.x, self.algebra.cast(exponent.x, "i32")
 
     def masked(self, mask: Operand, body: Any, other: Any) -> Operand:
         self.masks.append(mask)
@@ -419,7 +455,8 @@ class Emitter(DefaultHandler):
         """End of a body."""
 
     def _default(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        result = elementwise(self.algebra, name, list(args)) if not kwargs else None
+        operands = [self.algebra.literal(x) for x in args]
+        result = elementwise(self.algebra, name, operands) if not kwargs else None
         if result is None:
             raise Unsupported(f"operation {name}")
         return result

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from .special import special
 from .values import Algebra, Number, Operand, Value
 
 FLOAT = {
@@ -15,7 +16,7 @@ FLOAT = {
     "log1p": "math.log1p", "sqrt": "math.sqrt", "rsqrt": "math.rsqrt", "sin": "math.sin", "cos": "math.cos",
     "tan": "math.tan", "tanh": "math.tanh", "erf": "math.erf", "erfc": "math.erfc", "asin": "math.asin",
     "acos": "math.acos", "atan": "math.atan", "sinh": "math.sinh", "cosh": "math.cosh", "asinh": "math.asinh",
-    "acosh": "math.acosh", "atanh": "math.atanh", "atan2": "math.atan2", "pow": "math.powf",
+    "acosh": "math.acosh", "atanh": "math.atanh", "atan2": "math.atan2",
     "fmod": "arith.remf",
 }  # fmt: skip
 
@@ -159,6 +160,23 @@ def fma(a: Algebra, x: Operand, y: Operand, z: Operand) -> Operand:
     return a.apply("math.fma", [x, y, z], "f32")
 
 
+def power(a: Algebra, x: Operand, y: Operand) -> Operand:
+    """x to the power y; integers by squaring, modulo 2^32"""
+    if "f32" in (x.kind, y.kind):
+        return a.apply("math.powf", [x, y], "f32")
+    base, out = a.cast(x, "i32"), Number(1, "i32")
+    bits = int(y.value).bit_length() if isinstance(y, Number) else 31
+    for k in range(bits):
+        times = a.apply("arith.muli", [out, base], "i32")
+        if isinstance(y, Number):
+            out = times if int(y.value) >> k & 1 else out  # type: ignore[assignment]
+        else:
+            bit = a.apply("arith.andi", [a.apply("arith.shrsi", [y, Number(k, "i32")], "i32"), Number(1, "i32")])
+            out = select(a, a.cast(bit, "i1"), times, out)  # type: ignore[assignment]
+        base = a.apply("arith.muli", [base, base], "i32")
+    return out
+
+
 def log10(a: Algebra, x: Operand) -> Operand:
     """Decimal logarithm"""
     return a.apply("arith.mulf", [a.apply("math.log", [x], "f32"), Number(1.0 / math.log(10.0), "f32")])
@@ -173,7 +191,7 @@ BUILT: dict[str, Callable[..., Operand]] = {
     "neg": neg, "abs": absolute, "truediv": truediv, "reciprocal": reciprocal, "sigmoid": sigmoid,
     "where": select, "relu": relu, "square": square, "sign": sign, "logical_not": logical_not,
     "bitwise_not": bitwise_not, "isnan": isnan, "isinf": isinf, "floordiv": floordiv, "remainder": remainder,
-    "mod": mod, "fma": fma, "log10": log10, "logical_and": logical("arith.andi"),
+    "mod": mod, "pow": power, "fma": fma, "log10": log10, "logical_and": logical("arith.andi"),
     "logical_or": logical("arith.ori"), "logical_xor": logical("arith.xori"),
 }  # fmt: skip
 
@@ -194,4 +212,4 @@ def elementwise(a: Algebra, name: str, operands: list[Operand]) -> Operand | Non
         return operands[0] if operands[0].kind != "f32" else a.apply(ROUNDING[name], operands)
     if name in TYPED:
         return a.table(TYPED[name], operands)
-    return None
+    return special(a, name, operands)

@@ -15,13 +15,14 @@ from .domain import Dim, Misaligned, exact_div, linear, variables
 
 @dataclass
 class Touch:
-    """One load or store of a buffer; ``indirect`` are the gather symbols in its index. A ``guarded`` load
+    """One load or store of a buffer; ``indirect`` holds the gather symbols in its index and
+    the sizes below which they stay. A ``guarded`` load
     stands under a mask and may point outside of the buffer where the mask is off."""
 
     name: str
     index: sympy.Expr
     store: bool
-    indirect: set[sympy.Symbol] = field(default_factory=set)
+    indirect: dict[sympy.Symbol, sympy.Expr] = field(default_factory=dict)
     guarded: bool = False
     limits: Limits = field(default_factory=dict)
 
@@ -113,9 +114,10 @@ class _Recorder(DefaultHandler):
         self.removed = removed
         self.masks: list[Any] = []
         self.indirect: dict[sympy.Symbol, frozenset[sympy.Symbol]] = {}
+        self.sizes: dict[sympy.Symbol, sympy.Expr] = {}
 
-    def _index(self, index: sympy.Expr) -> tuple[set[sympy.Symbol], frozenset[sympy.Symbol]]:
-        gathered = {s for s in index.free_symbols if s in self.indirect}
+    def _index(self, index: sympy.Expr) -> tuple[dict[sympy.Symbol, sympy.Expr], frozenset[sympy.Symbol]]:
+        gathered = {s: self.sizes[s] for s in index.free_symbols if s in self.indirect}
         direct = frozenset(s for s in index.free_symbols if s not in self.indirect)
         for s in gathered:
             direct |= self.indirect[s]
@@ -133,6 +135,9 @@ class _Recorder(DefaultHandler):
             touch = Touch(whole, index + start, False, gathered, bool(self.masks), limits)
             self.record.touches.append(touch)
         return Shadow(symbols)
+
+    def load_seed(self, name: str, offset: Any) -> Shadow:
+        return self.load(name, sympy.sympify(offset))
 
     def store(self, name: str, index: sympy.Expr, value: Any, mode: str | None = None) -> None:
         gathered, _ = self._index(index)
@@ -157,6 +162,7 @@ class _Recorder(DefaultHandler):
     ) -> sympy.Symbol:
         symbol = sympy.Symbol(f"gathered{len(self.indirect)}", integer=True, nonnegative=True)
         self.indirect[symbol] = _symbols([value])
+        self.sizes[symbol] = sympy.sympify(size)
         return symbol
 
     def masked(self, mask: Any, body: Any, other: Any) -> Shadow:

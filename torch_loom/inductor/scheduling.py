@@ -27,7 +27,7 @@ from .compat import (
 )
 from .division import LX_BUDGET, chain_pays, rows_pay
 from .domain import Misaligned, hint, product
-from .plan import align, flatten, groups, is_dot, link, make_plan, readers
+from .plan import REDUCED_ELEMENTS, align, flatten, groups, is_dot, link, make_plan, planned, readers
 from .runtime import chip_name
 
 
@@ -101,7 +101,18 @@ class LoomScheduling(BaseScheduling):
             return False
         if first:
             return self._epilogue(flatten(node1), flatten(node2))
-        return self._same_space(node1, node2)
+        return self._same_space(node1, node2) and not self._second_pass(node1, node2)
+
+    def _second_pass(self, node1: BaseSchedulerNode, node2: BaseSchedulerNode) -> bool:
+        """Would node2 go once more over a reduced extent that LX cannot hold, with a result of the first pass?
+
+        Apart, each pass goes block by block over memory."""
+        numel, rnumel = groups([*flatten(node1), *flatten(node2)])
+        if rnumel == 1 or planned(rnumel) <= REDUCED_ELEMENTS:
+            return False
+        results = {b for n in flatten(node1) if n.is_reduction() for b in n.get_buffer_names()}
+        again = (n for n in flatten(node2) if n.is_reduction() or sizevars().equal(n.group[1][0], numel * rnumel))
+        return any(results & n.used_buffer_names() for n in again)
 
     def _epilogue(self, made: list[SchedulerNode], after: list[SchedulerNode]) -> bool:
         """May ``after`` be computed from the tiles of a contraction? Element by element, or row by row: a norm or a

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -139,6 +139,12 @@ class Algebra:
         if wide not in names:
             wide = next(k for k in ("i32", "f32", "i1") if k in names)
         return self.apply(names[wide], operands, wide)
+
+    def literal(self, x: Any) -> Operand:
+        """An operand as it is, or a Python number as a constant."""
+        if not isinstance(x, (bool, int, float)):
+            return x
+        return Number(x, "i1" if isinstance(x, bool) else "f32" if isinstance(x, float) else "i32")
 
     def number(self, value: float | int | bool, dtype: torch.dtype) -> Number:
         """A constant of a torch dtype."""

@@ -30,7 +30,7 @@ def expands(*targets: Any) -> Callable[[Expansion], Expansion]:
 
 
 def _load() -> None:
-    from . import experts, scans  # noqa: F401
+    from . import convolution, experts, pools, products, randoms, scans, scatters, sorts  # noqa: F401
 
 
 class _NotExpanded(Exception):

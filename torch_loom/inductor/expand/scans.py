@@ -95,7 +95,7 @@ def _extreme(x: torch.Tensor, dim: int, largest: bool) -> tuple[torch.Tensor, to
     def scan(v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         fold = (lambda t, d: t.amax(d)) if largest else (lambda t, d: t.amin(d))
         combine = torch.maximum if largest else torch.minimum
-        values = _scan(v, fold, combine, _end(v.dtype, not largest))
+        values = _scan(v, fold, combine, lowest(v.dtype, high=not largest))
         hit = v == values
         if v.is_floating_point():
             hit = hit | v.isnan()
@@ -107,8 +107,8 @@ def _extreme(x: torch.Tensor, dim: int, largest: bool) -> tuple[torch.Tensor, to
     return values.to(x.dtype), places
 
 
-def _end(dtype: torch.dtype, high: bool) -> Any:
-    """Largest or smallest value of a type as the device computes it."""
+def lowest(dtype: torch.dtype, high: bool = False) -> Any:
+    """Smallest (largest) value of a type as the device computes it: int64 in 32 bits."""
     if dtype.is_floating_point:
         return torch.inf if high else -torch.inf
     info = torch.iinfo(torch.int32 if dtype == torch.int64 else dtype)
