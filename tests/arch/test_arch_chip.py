@@ -124,3 +124,10 @@ def test_missing_and_circular_files(tmp_path):
 def test_lanes_of_an_odd_width():
     with pytest.raises(ArchError, match="12-bit"):
         arch.load("spyre").lanes(12)
+
+
+@pytest.mark.parametrize(("cores", "share"), [(1, 0.11), (2, 0.22), (4, 0.43), (8, 0.54), (16, 0.54), (32, 1.0)])
+def test_few_cores_draw_the_published_share_of_the_memory(cores, share):
+    chip = arch.load("spyre")
+    assert chip.draw_bytes_per_s(cores) == pytest.approx(150e9 * share, rel=0.06)
+    assert chip.ddr_seconds(1e9, 0, cores) == pytest.approx(1e9 / chip.draw_bytes_per_s(cores))

@@ -9,7 +9,7 @@ from helpers import DF16_HALF_STEP, half
 
 from torch_loom import arch
 from torch_loom.inductor import config
-from torch_loom.inductor.division import Contraction, divide, timed
+from torch_loom.inductor.division import LX_BUDGET, Contraction, divide, rows_pay, timed
 from torch_loom.profiler import launch_rows, recorded_launches
 
 CHIP = arch.load("spyre")
@@ -63,3 +63,9 @@ def test_rows_that_divide_unevenly_and_a_switch(caplog):
         torch.testing.assert_close(out.float(), expected, rtol=DF16_HALF_STEP * 1.01, atol=1e-4)
     text = caplog.text
     assert "batch 1, m 130, n 100, k 70" in text and "chosen" in text and "DDR" in text
+
+
+def test_a_product_of_one_row_uses_all_cores_rather_than_its_norm():
+    """One core draws a ninth of the memory's rate: a norm in the epilogue would leave it the whole weight."""
+    assert not rows_pay(1, 4096, 4096, 1, 32, LX_BUDGET, "spyre")
+    assert rows_pay(4096, 384, 384, 1, 32, LX_BUDGET, "spyre")

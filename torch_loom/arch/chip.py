@@ -324,10 +324,21 @@ class Chip(_Frozen):
         pages = d.page_open_ns.value * 1e-9 / d.channels.value / d.page_bytes.value
         return 1 / (1 / words + pages + d.request_overhead_ns.value * 1e-9 / d.request_max_bytes.value)
 
-    def ddr_seconds(self, read: float, write: float) -> float:
-        """Least time in which DDR reads and writes so many bytes, turnaround included."""
+    def draw_bytes_per_s(self, cores: int) -> float:
+        """Rate that so many neighbouring cores can draw from DDR: each has a window of requests in flight, and each
+        share of the ring one port to the memory."""
+        ports = math.ceil(cores * self.ddr.ports.value / self.cores)
+        port = self.ddr.port_bytes_per_cycle.value * self.clock_hz
+        latency = self.ddr.latency_ns.value * 1e-9
+        own = cores * self.dma.window_bytes.value / latency if latency else math.inf
+        return min(self.ddr_bytes_per_s, own, ports * port)
+
+    def ddr_seconds(self, read: float, write: float, cores: int | None = None) -> float:
+        """Least time in which DDR reads and writes so many bytes, turnaround included; for so many of the cores, or
+        all."""
         turn = 2e-9 * self.ddr.turnaround_ns.value / self.ddr.turnaround_group_bytes.value
-        return (read + write) / self.ddr_bytes_per_s + turn * min(read, write)
+        least = (read + write) / self.ddr_bytes_per_s + turn * min(read, write)
+        return max(least, (read + write) / self.draw_bytes_per_s(cores or self.cores))
 
     def profile(self) -> Profile:
         """What a program compiled for this chip demands of the chip it runs on."""

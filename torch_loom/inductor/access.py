@@ -276,13 +276,6 @@ def _greedy(buffer: Geometry, constant: sympy.Expr) -> dict[HostDim, sympy.Expr]
     return out
 
 
-def _leave_together(terms: list[tuple[Dim, sympy.Expr]], offset: int, h: HostDim) -> bool:
-    """Do several loops, or one with steps, leave a dim where the mask is off? No view can end where the dim does."""
-    reach = offset + sum(int(c) * (int(d.extent) - 1) for d, c in terms)
-    alone = len(terms) <= 1 and all(c == 1 for _, c in terms)
-    return (offset < 0 or reach >= int(h.extent)) and not alone
-
-
 def _inside(
     buffer: Geometry,
     terms: dict[HostDim, list[tuple[Dim, sympy.Expr]]],
@@ -306,14 +299,15 @@ def _inside(
             return None
         local = int(rest) // int(h.host_stride)
         if at == 0:
-            if _leave_together(terms[h], local, h):
-                return None
+            alone = len(terms[h]) <= 1 and all(c == 1 for _, c in terms[h])
+            if (low + local < 0 or high + local >= int(h.extent)) and not alone:
+                return None  # several loops leave the dim together: no view can end where it does
             out[h] = sympy.Integer(local)
             continue
         step = int(buffer.dims[at - 1].host_stride) // int(h.host_stride)
         smallest = -low
         offset = smallest + (local - smallest) % step
-        if high + offset >= int(h.extent) or _leave_together(terms[h], offset, h):
+        if high + offset >= int(h.extent):
             return None
         out[h] = sympy.Integer(offset)
         rest = sympy.Integer(int(rest) - offset * int(h.host_stride))

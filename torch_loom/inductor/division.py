@@ -86,9 +86,9 @@ def even(extent: int, block: int, parts: int, fixed: bool) -> bool:
     return parts == 1 or (fixed and ceil(extent, block) % parts == 0)
 
 
-def ddr_cycles(read: float, written: float, chip: Chip) -> float:
-    """Cycles in which DDR moves these bytes."""
-    return chip.ddr_seconds(read, written) * chip.clock_hz
+def ddr_cycles(read: float, written: float, chip: Chip, cores: int | None = None) -> float:
+    """Cycles in which DDR moves these bytes for so many cores (None: all)."""
+    return chip.ddr_seconds(read, written, cores) * chip.clock_hz
 
 
 def tile_cycles(c: Contraction, rows: int, columns: int, chip: Chip) -> float:
@@ -146,9 +146,13 @@ def timed(c: Contraction, grid: tuple[int, int, int], mb: int, nb: int, rows_out
     compute = tiles * tile_cycles(c, mb, wide, chip)
     first_a = mb * c.k * c.bytes * gb * gm * (1 if alike else gn)
     first_b = wide * c.k * c.bytes * gb * gm * gn / b_sharers
-    first = ddr_cycles(first_a + first_b, 0, chip)
-    memory = ddr_cycles(read, written, chip)
-    last = mb * wide * c.bytes / chip.dma.write_bytes_per_cycle.value if tiles > 1 else ddr_cycles(0, c_bytes, chip)
+    first = ddr_cycles(first_a + first_b, 0, chip, gb * gm * gn)
+    memory = ddr_cycles(read, written, chip, gb * gm * gn)
+    last = (
+        mb * wide * c.bytes / chip.dma.write_bytes_per_cycle.value
+        if tiles > 1
+        else ddr_cycles(0, c_bytes, chip, gb * gm * gn)
+    )
     once_a = a_times == 1 and m_per * b_per == 1
     once_b = b_times == 1 and n_per == 1
     lx = mb * c.k * c.bytes * (1 if once_a else 2) + wide * c.k * c.bytes * (1 if once_b else 2)
@@ -244,9 +248,9 @@ def chained(
                 compute = m_per * (h // hb * tile_cycles(one, mb, hb, chip) + tile_cycles(two, mb, n, chip))
                 result = 2.0 * m * n
                 read = 2.0 * m * k + 2.0 * fetches * (k * h + h * n) + extra * result
-                first = ddr_cycles(2.0 * mb * k * rows + 2.0 * hb * (k + n), 0, chip)
-                last = ddr_cycles(0, 2.0 * mb * n * rows, chip)
-                cycles = first + max(compute, ddr_cycles(read, result, chip) - first) + last
+                first = ddr_cycles(2.0 * mb * k * rows + 2.0 * hb * (k + n), 0, chip, rows)
+                last = ddr_cycles(0, 2.0 * mb * n * rows, chip, rows)
+                cycles = first + max(compute, ddr_cycles(read, result, chip, rows) - first) + last
                 lx = 2 * mb * k * (1 if m_per == 1 else 2) + 4 * hb * (k + n) + 6 * mb * hb + mb * n * (12 + 4 * extra)
                 if lx <= budget and (best is None or cycles < best.cycles):
                     best = Chained(cycles, rows, mb, hb, lx)
