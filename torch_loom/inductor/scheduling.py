@@ -8,6 +8,7 @@ from typing import Any
 
 import sympy
 
+from .access import public_layout
 from .attention import ATTENTION, CAUSAL
 from .compat import (
     BackendFeature,
@@ -20,7 +21,6 @@ from .compat import (
     config,
     get_fused_kernel_name,
     get_kernel_metadata,
-    graph_input,
     sizevars,
 )
 from .domain import Misaligned, product
@@ -134,7 +134,7 @@ class LoomScheduling(BaseScheduling):
         text, symbols = emit_kernel(plan, "kernel", arguments, removed)
         wrapper = V.graph.wrapper_code
         kinds = ["rw" if n in stored and n in loaded else "w" if n in stored else "r" for n in arguments]
-        layouts = ["default" if graph_input(n) else "rows" for n in arguments]
+        layouts = ["default" if public_layout(n) else "rows" for n in arguments]
         # One text may serve several layouts (a vector looks the same in each), but a call checks its own.
         key = (text, *kinds, *layouts)
         name = self.names.get(key)
