@@ -17,6 +17,20 @@ def _autoload() -> None:
     import torch
 
     torch.spyre.__getattr__ = _compiler_class  # type: ignore[attr-defined]
+    _start_eager()
+
+
+def _start_eager() -> None:
+    """Connect the eager recorder with its target; both load the compiler only when they need it."""
+    import torch
+
+    from torch_loom.eager import compiler, modes
+    from torch_loom.inductor.eager_target import SpyreTarget
+
+    compiler.install(SpyreTarget())
+    modes.start()
+    for name in ("eager_mode", "set_eager_mode", "use_eager_mode"):
+        setattr(torch.spyre, name, getattr(modes, name))  # type: ignore[attr-defined]
 
     from torch._logging._internal import register_log
 

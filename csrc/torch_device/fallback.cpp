@@ -96,10 +96,15 @@ void check_devices(const std::string& name, const torch::jit::Stack& stack, std:
 
 }  // namespace
 
-void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
-  const std::string name = full_name(op);
-  TORCH_CHECK_NOT_IMPLEMENTED(mode.load() != FallbackMode::Error, "Spyre backend does not support: ", name,
+void check_allowed(const c10::OperatorHandle& op) {
+  TORCH_CHECK_NOT_IMPLEMENTED(mode.load() != FallbackMode::Error,
+                              "Spyre backend does not support: ", full_name(op),
                               " in eager mode, and TORCH_LOOM_FALLBACK=error forbids running it on the CPU");
+}
+
+void note_fallback(const c10::OperatorHandle& op) {
+  const std::string name = full_name(op);
+  check_allowed(op);
   bool first = false;
   {
     const std::lock_guard lock(mutex);
@@ -107,10 +112,12 @@ void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     first = !std::exchange(warned()[name], true);
   }
   if (first && mode.load() == FallbackMode::Warn && hook != nullptr) hook(name);
+}
 
+void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const auto& arguments = op.schema().arguments();
   const std::size_t begin = stack->size() - arguments.size();
-  check_devices(name, *stack, begin);
+  check_devices(full_name(op), *stack, begin);
   const c10::DeviceIndex card = device_of(*stack, begin);
   bool takes_generator = false;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
@@ -124,6 +131,11 @@ void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     return at::native::cpu_fallback(op, stack);
   }
   at::native::cpu_fallback(op, stack);
+}
+
+void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  note_fallback(op);
+  run_on_host(op, stack);
 }
 
 std::map<std::string, std::int64_t> fallback_counts() {

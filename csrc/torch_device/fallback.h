@@ -8,8 +8,12 @@
 
 namespace loom::dev {
 
-/// Boxed kernel registered for every operator of the device that has no kernel of its own.
+/// Runs an operator on the host and counts it.
 void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack);
+
+/// Its halves: count, warn, and refuse where the CPU is forbidden; run on host copies.
+void note_fallback(const c10::OperatorHandle& op);
+void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 
 /// Calls per operator since start or the last reset.
 std::map<std::string, std::int64_t> fallback_counts();

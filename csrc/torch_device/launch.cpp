@@ -91,8 +91,10 @@ bool is_machinery(const std::string& file) {
   return file.starts_with('<') || (cache != nullptr && *cache != 0 && file.starts_with(cache));
 }
 
-/// "file:line" of the user's Python line that launches. Code objects are few; what is known of them is kept.
-rt::Origin origin() {
+}  // namespace
+
+// Code objects are few; what is known of them is kept.
+rt::Origin python_line() {
   struct Key {
     PyObject* code;
     int line;
@@ -130,10 +132,12 @@ rt::Origin origin() {
   return nullptr;
 }
 
+namespace {
+
 void launch(const std::shared_ptr<rt::Plan>& plan, PyObject* const* items, std::size_t n) {
   const std::uint64_t stream = current_stream(static_cast<c10::DeviceIndex>(plan->card().index()));
   const auto args = values(*plan, items, n, stream);
-  const rt::Origin where = origin();
+  const rt::Origin where = python_line();
   const py::gil_scoped_release release;
   rt::launch(plan, args, plan->card().stream(stream), where);
 }

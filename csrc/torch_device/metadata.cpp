@@ -33,7 +33,8 @@ rt::Dims get(std::istream& in, const char* name) {
 }
 
 void write(const at::Tensor& t, Metadata& out) {
-  if (t.storage().device_type() != kSpyre) return;  // a fake tensor: no memory, no layout
+  // A fake tensor names the device and has no memory there; tracing asks for its metadata too.
+  if (t.storage().device_type() != kSpyre) return;
   const rt::Record& r = record_of(t);
   if (r.layout->kind == rt::Kind::Default) return;
   std::ostringstream text;

@@ -15,6 +15,7 @@
 #include "runtime/runtime.h"
 #include "runtime/transfer.h"
 #include "torch_device/backend.h"
+#include "torch_device/eager.h"
 #include "torch_device/fallback.h"
 #include "torch_device/launch.h"
 #include "torch_device/layout_argument.h"
@@ -202,6 +203,7 @@ PYBIND11_MODULE(_device, m) {
     fallback_category = category.inc_ref().ptr();
     register_backend();
     register_metadata();
+    eager::register_operators();
     lend_host_services();
     set_fallback_hook(&warn_fallback);
     set_out_of_memory_hook(&collect_garbage);
@@ -222,6 +224,7 @@ PYBIND11_MODULE(_device, m) {
 
   bind_launch(m);
   bind_layout_argument(m);
+  eager::bind_eager(m);
 
   m.def("fallbacks", &fallback_counts);
   m.def("reset_fallbacks", &reset_fallback_counts);

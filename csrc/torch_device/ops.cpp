@@ -1,6 +1,7 @@
 // Operators of the device that are not kernels: factories, views, copies, fills, random fills, and the
 // fallback that runs everything else on the host.
 #include <ATen/EmptyTensor.h>
+#include <ATen/MemoryOverlap.h>
 #include <ATen/native/CPUFallback.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/_reshape_alias_native.h>
@@ -19,6 +20,7 @@
 #include <string>
 
 #include "torch_device/backend.h"
+#include "torch_device/eager.h"
 #include "torch_device/fallback.h"
 #include "torch_device/storage.h"
 
@@ -151,6 +153,10 @@ at::Tensor& set_nothing(at::Tensor& self) {
 // ---- copies and fills ----
 
 at::Tensor copy_from(const at::Tensor& self, const at::Tensor& dst, bool non_blocking) {
+  if (dst.device() == self.device()) {  // what the CPU's copy_ refuses
+    at::assert_no_internal_overlap(dst);
+    at::assert_no_partial_overlap(dst, self);
+  }
   copy_elements(dst, self.sizes() == dst.sizes() ? self : self.expand_as(dst), non_blocking);
   return dst;
 }
@@ -281,7 +287,9 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("random_.to", &random_to);
 }
 
-TORCH_LIBRARY_IMPL(_, PrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>()); }
+TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&eager::run_operator>());
+}
 
 }  // namespace
 }  // namespace loom::dev

@@ -10,11 +10,13 @@ _autoload()
 
 @pytest.fixture(autouse=True)
 def quiet_fallbacks():
-    """Host fallbacks are the subject of one file only; elsewhere they are a tool of the comparison."""
+    """Host fallbacks are the subject of one file only; elsewhere they are a tool of the comparison. Operators are
+    not compiled here: what the device itself does is tested without the compiler."""
     from torch_loom import _device
 
     mode = _device.fallback_mode()
     _device.set_fallback_mode("silent")
-    yield
+    with torch.spyre.use_eager_mode("host"):
+        yield
     _device.set_fallback_mode(mode)
     torch.spyre.synchronize()

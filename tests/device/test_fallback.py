@@ -1,4 +1,5 @@
-"""Operators without a device kernel: where they run, what is counted, and how to forbid it."""
+"""Operators that run on the CPU: what is counted, and how to forbid it. Here that is every operator without a kernel
+of the device (eager mode ``host``); ``tests/eager`` is about those that are compiled instead."""
 
 import os
 import subprocess
@@ -62,7 +63,8 @@ def test_the_warning_comes_once_per_operator():
         "    assert w.category is torch.spyre.FallbackWarning, w\n"
         "    print(str(w.message).split()[0])\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    env = {**os.environ, "TORCH_LOOM_EAGER": "host"}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     named = done.stdout.split()
     assert len(named) == 2 and named[0].startswith("aten::cos") and named[1].startswith("aten::sin")
@@ -87,7 +89,7 @@ def test_error_mode_refuses_and_leaves_the_device_usable():
 
 
 def test_error_mode_from_the_environment():
-    env = {**os.environ, "TORCH_LOOM_FALLBACK": "error"}
+    env = {**os.environ, "TORCH_LOOM_FALLBACK": "error", "TORCH_LOOM_EAGER": "host"}
     code = "import torch, torch_loom; torch.ones(2, device='spyre') + 1"
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
     assert done.returncode != 0 and "TORCH_LOOM_FALLBACK=error" in done.stderr

@@ -1,9 +1,10 @@
-"""PyTorch's own operator samples through ``torch.compile`` on ``spyre``, op by op, against the host.
+"""PyTorch's own operator samples through ``torch.compile`` (or eager mode) on ``spyre``, op by op, against the host.
 
-``python tests/inductor/sweep.py [--dtype float16] [--match REGEX] [--shard I/N] [--samples K] [-o FILE]`` prints one
-line per operator: ``pass``, ``refused`` (one clear error), ``wrong``, ``crash`` (a foreign error) or ``hang``, with the
-reason of the first sample that did not pass. Falling back to the host counts as refused. ``--record`` writes the
-results into ``operators.json`` and the page ``docs/ops.md``, which ``test_operators.py`` keeps true.
+``python tests/inductor/sweep.py [--eager] [--dtype float16] [--match REGEX] [--shard I/N] [--samples K] [-o FILE]``
+prints one line per operator: ``pass``, ``refused`` (one clear error), ``wrong``, ``crash`` (a foreign error) or
+``hang``, with the reason of the first sample that did not pass. Falling back to the host counts as refused.
+``--record`` writes the results into ``operators.json`` and the page ``docs/ops.md``, which ``test_operators.py`` keeps
+true.
 
 The expected value is computed on the host in float32 from the values that the device holds, so differences are the
 arithmetic of the kernels. Half results may differ by ``ROUNDINGS`` df16 roundings of the largest magnitude involved.
@@ -104,7 +105,7 @@ def _without_format() -> set[Any]:
     return {torch.float64, torch.complex32, torch.complex64, torch.complex128}
 
 
-def run_sample(op: Any, sample: Any, dtype: Any) -> tuple[str, str]:
+def run_sample(op: Any, sample: Any, dtype: Any, eager: bool = False) -> tuple[str, str]:
     """(status, reason) of one sample."""
     import torch
 
@@ -127,7 +128,9 @@ def run_sample(op: Any, sample: Any, dtype: Any) -> tuple[str, str]:
     try:
         placed = _map(host, lambda t: t.to("spyre"))
         keywords = {k: torch.device("spyre") if k == "device" else v for k, v in placed[2].items()}
-        fn = torch.compile(lambda x, a, k: op.op(x, *a, **k), dynamic=False, fullgraph=True)
+        fn = lambda x, a, k: op.op(x, *a, **k)  # noqa: E731
+        if not eager:
+            fn = torch.compile(fn, dynamic=False, fullgraph=True)
         with torch.no_grad():
             out = fn(placed[0], placed[1], keywords)
         out = _map(out, lambda t: t.cpu())
@@ -153,7 +156,7 @@ def run_sample(op: Any, sample: Any, dtype: Any) -> tuple[str, str]:
     return "pass", ""
 
 
-def run_op(name: str, variant: str, dtype_name: str, count: int) -> tuple[str, str]:
+def run_op(name: str, variant: str, dtype_name: str, count: int, eager: bool = False) -> tuple[str, str]:
     """(status, reason) of an operator: that of its worst sample."""
     import torch
     from torch.testing._internal.common_methods_invocations import op_db
@@ -164,7 +167,7 @@ def run_op(name: str, variant: str, dtype_name: str, count: int) -> tuple[str, s
     samples = [s for s, _ in zip(op.sample_inputs("cpu", dtype, requires_grad=False), range(60), strict=False)]
     if len(samples) > count:
         samples = [samples[i * (len(samples) - 1) // (count - 1)] for i in range(count)]
-    results = [run_sample(op, s, dtype) for s in samples]
+    results = [run_sample(op, s, dtype, eager) for s in samples]
     results = [r for r in results if r[0] != "skip"]
     order = ("crash", "wrong", "refused", "pass")
     return min(results, key=lambda r: order.index(r[0]), default=("skip", "no samples"))
@@ -280,6 +283,7 @@ def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--dtype", choices=DTYPES, default="float16")
+    parser.add_argument("--eager", action="store_true", help="call operators instead of compiling them")
     parser.add_argument("--match", default="")
     parser.add_argument("--shard", default="0/1")
     parser.add_argument("--samples", type=int, default=3)
@@ -289,7 +293,7 @@ def main() -> None:
     shard, shards = map(int, args.shard.split("/"))
     worker, rows, started = Worker(), {}, time.monotonic()
     for name, variant in jobs(args.dtype, args.match)[shard::shards]:
-        status, reason = worker.run(name, variant, args.dtype, args.samples)
+        status, reason = worker.run(name, variant, args.dtype, args.samples, args.eager)
         key = f"{name}.{variant}" if variant else name
         rows[key] = (status, reason)
         print(f"{status:8}{args.dtype:9}{key:45}{reason}", flush=True)

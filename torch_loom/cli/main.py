@@ -44,6 +44,8 @@ COMMANDS = {
     "chip": Entry("torch_loom.cli.chip", "app", "Show chip descriptions."),
     "asm": Entry("torch_loom.cli.asm", "asm_app", "Assemble text into a SpyreCode directory."),
     "disasm": Entry("torch_loom.cli.asm", "disasm_app", "Print a SpyreCode directory or binary as text."),
+    "ops": Entry("torch_loom.cli.ops", "app", "List operators and the way each goes on the device."),
+    "warmup": Entry("torch_loom.cli.warmup", "app", "Compile common eager operators into the cache."),
     "time": Entry("torch_loom.cli.time", "app", "Modelled time of a program, and why."),
     "trace": Entry("torch_loom.cli.trace", "app", "Timeline of a program for the Perfetto viewer."),
     "estimate": Entry("torch_loom.cli.estimate", "app", "Time and memory of a language model, without weights."),

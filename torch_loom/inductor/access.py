@@ -4,8 +4,8 @@ Inductor addresses a buffer by a host-linear index. The device holds it in stick
 into coordinates of the buffer's host dims, and each access becomes a memory view with one tile:
 
 * intermediates are ROW_MAJOR: rows of ceil(C/E) sticks, so all outer dims merge into one row dim;
-* graph inputs have the public default layout of their rank (layout page, 2.1), in which the stick-tile dim
-  lies outside the first host dim.
+* graph inputs (and outputs, where the options say so) have the public default layout of their rank (layout
+  page, 2.1), in which the stick-tile dim lies outside the first host dim.
 
 E is the number of elements in a stick. Everything here is symbolic; nothing is emitted.
 """
@@ -18,9 +18,10 @@ from dataclasses import dataclass, field
 import sympy
 import torch
 
-from .compat import buffer_of, graph_input
+from .compat import buffer_of, graph_input, graph_output
 from .domain import Dim, exact_div, hint, linear, product
 from .errors import Unsupported
+from .options import current as options
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,11 @@ class Geometry:
         return [d.host_stride for d in self.dims[:-1]]
 
 
+def public_layout(name: str) -> bool:
+    """Does a buffer lie in the default layout of its rank, as users' tensors do, rather than in rows of sticks?"""
+    return graph_input(name) or (options().public_outputs and graph_output(name))
+
+
 def ceil_sticks(extent: sympy.Expr, per_stick: int) -> sympy.Expr:
     """Sticks needed for ``extent`` elements."""
     from .compat import CeilDiv
@@ -99,7 +105,7 @@ def geometry(name: str) -> Geometry:
     kept = [(sympy.sympify(s), sympy.sympify(t)) for s, t in zip(sizes, strides, strict=True) if s != 1]
     kept = [(s, t) for s, t in kept if t != 0]
     kept.sort(key=lambda p: hint(p[1]), reverse=True)
-    row_major = not graph_input(name)
+    row_major = not public_layout(name)
     reach: sympy.Expr = sympy.Integer(1)
     for s, t in reversed(kept):
         if hint(t) < hint(reach) or (row_major and sympy.expand(t - reach) != 0):

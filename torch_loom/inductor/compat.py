@@ -50,6 +50,9 @@ from torch.utils._sympy.functions import (
     ModularIndexing,
     PythonMod,
 )
+from torch.utils._sympy.symbol import SymT, symbol_is_type
+
+from .options import current as options
 
 __all__ = [
     "V",
@@ -79,13 +82,16 @@ __all__ = [
     "TensorBox",
     "buffer_numel",
     "buffer_of",
+    "compile_graph_module",
     "config",
     "get_fused_kernel_name",
     "get_hash_for_files",
     "get_kernel_metadata",
     "graph_input",
+    "graph_output",
     "host_scalar",
     "ir",
+    "number_kind",
     "ops",
     "real_place",
     "register_backend_for_device",
@@ -136,9 +142,52 @@ def sizevars() -> SizeVars:
     return SizeVars()
 
 
+def compile_graph_module(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[[list[Any]], Any]:
+    """Compile a functional graph of decomposed operators; returns the function of the generated wrapper, which
+    takes a list of arguments that it empties.
+
+    Raises Unsupported where this backend refuses; an error of Inductor itself about an operator too."""
+    from torch._guards import TracingContext, tracing
+    from torch._inductor.compile_fx import compile_fx_inner, record_original_output_strides
+    from torch._inductor.exc import InductorError
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    from .errors import Unsupported
+
+    output = gm.graph.output_node()
+    results = output.args[0] if isinstance(output.args[0], (tuple, list)) else (output.args[0],)
+    output.args = (tuple(results),)
+    gm.recompile()
+    output.meta["user_visible_output_idxs"] = list(range(len(results)))
+    record_original_output_strides(gm)
+    mode = next(x.fake_mode for x in inputs if isinstance(x, FakeTensor))
+    try:
+        with (
+            config.patch(fx_graph_cache=False, force_disable_caches=True),
+            tracing(TracingContext(mode)),
+            torch.no_grad(),
+        ):
+            compiled = compile_fx_inner(gm, list(inputs))
+    except InductorError as error:
+        raise Unsupported(str(error.__cause__ or error)) from error
+    return compiled.current_callable  # type: ignore[attr-defined,no-any-return]
+
+
 def graph_input(name: str) -> bool:
     """Is ``name`` a buffer that comes from outside of the graph (argument or constant)?"""
     return name in V.graph.graph_inputs or name in V.graph.constants
+
+
+def graph_output(name: str) -> bool:
+    """Does the graph return the buffer ``name``?"""
+    return name in V.graph.get_output_names()
+
+
+def number_kind(symbol: sympy.Symbol) -> str | None:
+    """Register type of a symbol that is a number rather than a size: f32, i32, or None for sizes."""
+    if symbol_is_type(symbol, SymT.FLOAT):
+        return "f32"
+    return "i32" if symbol_is_type(symbol, SymT.SIZE) and symbol.name in options().integers else None
 
 
 def real_place(name: str) -> tuple[str, sympy.Expr]:

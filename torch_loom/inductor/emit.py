@@ -19,7 +19,7 @@ from ..ktir.builder import Carried, KernelBuilder, Tensor
 from ..ktir.builder import Dim as Num
 from . import random
 from .access import Access, format_of, geometry, resolve
-from .compat import DefaultHandler, SchedulerNode, V, host_scalar, real_place, sizevars
+from .compat import DefaultHandler, SchedulerNode, V, host_scalar, number_kind, real_place, sizevars
 from .domain import Dim, exact_div, linear, product
 from .errors import Unsupported
 from .irregular import load_elements, masked_index, store_elements
@@ -45,6 +45,9 @@ COMBINERS = {
     "any": {"i1": "arith.ori"},
     "xor_sum": {"i32": "arith.xori", "i1": "arith.xori"},
 }
+
+# sympy's classes of arithmetic on numbers.
+NUMBER_OPS = {"Add": "add", "Mul": "mul", "Pow": "pow", "FloatPow": "pow", "FloatTrueDiv": "truediv", "ToFloat": "cast"}
 
 
 @dataclass
@@ -260,8 +263,31 @@ class Emitter(DefaultHandler):
         return Value(self.b.splat(self.b.from_index(n), shape), dims)
 
     def index_expr(self, expr: sympy.Expr, dtype: torch.dtype) -> Operand:
-        expr = simplified(sympy.sympify(expr), self.plan.dims)
+        expr = sympy.sympify(expr)
+        if any(number_kind(s) for s in expr.free_symbols) or expr.has(sympy.Float):
+            return self.algebra.cast(self._number_value(expr), register_kind(dtype))
+        expr = simplified(expr, self.plan.dims)
         return self.algebra.cast(self.index_value(expr), register_kind(dtype))
+
+    def _number_value(self, expr: sympy.Expr) -> Operand:
+        """An expression over numbers that the launch passes."""
+        if expr.is_Integer:
+            return Number(int(expr), "i32")
+        if expr.is_number:
+            return Number(float(expr), "f32")
+        if isinstance(expr, sympy.Symbol):
+            found = self.tiles.scalars.get(expr.name)
+            return Value(found, ()) if found is not None else self.index_value(expr)
+        name = NUMBER_OPS.get(type(expr).__name__)
+        if name is None:
+            raise Unsupported(f"number {expr}")
+        args = [self._number_value(a) for a in expr.args]
+        if name == "cast":
+            return self.algebra.cast(args[0], "f32")
+        out = args[0]
+        for a in args[1:]:
+            out = elementwise(self.algebra, name, [out, a])  # type: ignore[assignment]
+        return out
 
     def index_value(self, expr: sympy.Expr) -> Operand:
         """An integer expression over the dims of the kernel and gathered values as an i32 value."""
@@ -481,8 +507,15 @@ def emit_kernel(
     bases = {a: b.buffer(f"a{i}") for i, a in enumerate(arguments)}
     symbols = size_symbols(plan, arguments)
     bounds = [bound_for(plan, s) for s in symbols]
-    sizes = {s: b.size(str(s), bound) for s, bound in zip(symbols, bounds, strict=True)}
+    sizes, numbers = {}, {}
+    for s, bound in zip(symbols, bounds, strict=True):
+        kind = number_kind(s)
+        if kind is None:
+            sizes[s] = b.size(str(s), bound)
+        else:
+            numbers[s.name] = b.scalar(s.name, kind)
     tiles = Tiles(b, sizes)
+    tiles.scalars.update(numbers)
     for i, scalar in enumerate(plan.record.scalars):
         dtype = host_scalar(scalar)
         assert dtype is not None
@@ -546,6 +579,8 @@ def _reduce_by_blocks(emitter: Emitter) -> list[SchedulerNode]:
 
 def bound_for(plan: KernelPlan, symbol: sympy.Symbol) -> int | None:
     """Largest value of a size the kernel is planned for; None where only loop counts depend on it."""
+    if number_kind(symbol) is not None:
+        return None
     if any(symbol in sympy.sympify(block).free_symbols for block in plan.blocks.values()):
         return bound_of(symbol)
     return sizevars().upper_bound(symbol)

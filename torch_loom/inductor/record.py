@@ -155,6 +155,8 @@ class _Recorder(DefaultHandler):
         return Shadow(symbols, None if gathered else expr)
 
     def constant(self, value: Any, dtype: Any) -> Shadow:
+        if isinstance(value, sympy.Expr) and value.free_symbols:
+            return self.index_expr(value, dtype)
         return Shadow(frozenset(), sympy.Integer(value) if isinstance(value, int) else None)
 
     def indirect_indexing(

@@ -73,18 +73,23 @@ def cache_dir() -> Path:
 
 
 @cache
-def toolchain() -> str:
-    """Hash of the sources that turn KTIR into SpyreCode, and of the chip description."""
+def sources(*rooms: str) -> str:
+    """Hash of the sources of the given rooms (and of the chip descriptions in them)."""
     import torch_loom
 
     root = Path(torch_loom.__file__).parent
     digest = hashlib.sha256()
-    for room in ("arch", "dialects", "ktir", "scheduler", "spyrecode"):
+    for room in rooms:
         for path in sorted((root / room).rglob("*")):
             if path.suffix in (".py", ".toml"):
                 digest.update(str(path.relative_to(root)).encode())
                 digest.update(path.read_bytes())
     return digest.hexdigest()
+
+
+def toolchain() -> str:
+    """Hash of the sources that turn KTIR into SpyreCode, and of the chip description."""
+    return sources("arch", "dialects", "ktir", "scheduler", "spyrecode")
 
 
 def chip_name() -> str:
@@ -165,7 +170,7 @@ class LoomKernel:
             self.record = _prepare(name, text)
         self.name = self.record.name
         self.access = tuple(access)
-        self._layouts = tuple(layouts)
+        self.layouts = tuple(layouts)
         self.kinds = tuple("default" if k == "default" else "row_major" for k in layouts)
         self.plan = self._load(text)
         self.text, self.label = text, name
@@ -187,17 +192,17 @@ class LoomKernel:
                 self.record = _prepare(self.name, text)
             return _device.prepare(str(path), self.name)
 
-    def _grow(self, args: Sequence[Any]) -> None:
+    def grow(self, args: Sequence[Any]) -> None:
         """Compile for a larger maximum when a size has outgrown the one the kernel was planned for."""
         for i, name, top in self.bounds:
             if args[i] > top:
                 pattern = rf"(%{name} ?: (?:!ktdp\.runtime_arg)?<index, upperbound=)\d+"
                 text = re.sub(pattern, rf"\g<1>{1 << (args[i] - 1).bit_length()}", self.text)
-                self.__init__(self.label, text, self.access, self._layouts)  # type: ignore[misc]
+                self.__init__(self.label, text, self.access, self.layouts)  # type: ignore[misc]
 
     def __call__(self, *args: Any) -> None:
         if any(args[i] > top for i, _, top in self.bounds):
-            self._grow(args)
+            self.grow(args)
         ready = list(args)
         for i, kind in enumerate(self.kinds):
             if not _device.expect(ready[i], kind):
@@ -222,9 +227,11 @@ def loom_kernel(name: str, text: str, access: Sequence[str], layouts: Sequence[s
     return LoomKernel(name, text, access, layouts)
 
 
-def empty_strided_spyre(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype, index: int = 0) -> torch.Tensor:
-    """Intermediate of a compiled graph, in rows of sticks."""
-    return _device.empty_strided(size, stride, dtype, index, "row_major")
+def empty_strided_spyre(
+    size: Sequence[int], stride: Sequence[int], dtype: torch.dtype, index: int = 0, kind: str = "row_major"
+) -> torch.Tensor:
+    """Intermediate of a compiled graph, in rows of sticks, or an output in the layout ``kind``."""
+    return _device.empty_strided(size, stride, dtype, index, kind)
 
 
 def get_raw_stream(index: int) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 import sympy
 
 from . import config as settings
+from .access import public_layout
 from .attention import ATTENTION, CAUSAL
 from .compat import (
     BackendFeature,
@@ -22,7 +23,6 @@ from .compat import (
     config,
     get_fused_kernel_name,
     get_kernel_metadata,
-    graph_input,
     sizevars,
 )
 from .division import LX_BUDGET, chain_pays, rows_pay
@@ -219,7 +219,7 @@ class LoomScheduling(BaseScheduling):
         else:
             text, symbols = emit_kernel(plans[0], "kernel", arguments, removed)
         kinds = ["rw" if n in stored and n in loaded else "w" if n in stored else "r" for n in arguments]
-        name = self._define(nodes, text, kinds, ["default" if graph_input(n) else "rows" for n in arguments])
+        name = self._define(nodes, text, kinds, ["default" if public_layout(n) else "rows" for n in arguments])
         with V.set_kernel_handler(kernel):
             for n in nodes:
                 n.mark_run()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from .access import public_layout
 from .compat import DeviceOpOverrides, PythonWrapperCodegen
 
 
@@ -34,12 +35,13 @@ class LoomWrapperCodegen(PythonWrapperCodegen):
         allocation_shape: Any = None,
         is_pinned: bool = False,
     ) -> str:
-        """Intermediates on the device are allocated in rows of sticks."""
+        """Intermediates on the device are allocated in rows of sticks, public outputs in the default layout."""
         if device.type != "spyre":
             return super().make_allocation(name, device, dtype, shape, stride, allocation_shape, is_pinned)
         size = self.codegen_python_shape_tuple(tuple(shape))
         steps = self.codegen_python_shape_tuple(tuple(stride))
-        return f"{name} = empty_strided_spyre({size}, {steps}, {dtype}, {device.index or 0})"
+        kind = ", 'default'" if public_layout(name) else ""
+        return f"{name} = empty_strided_spyre({size}, {steps}, {dtype}, {device.index or 0}{kind})"
 
     def make_buffer_reuse(self, old: Any, new: Any, delete_old: bool) -> str:
         """A device buffer of another shape has another layout, so memory goes back to the allocator."""

@@ -456,7 +456,8 @@ class KernelBuilder:
         """Every element equals the scalar."""
         if not shape:
             return scalar
-        dynamic = "".join(f"[{d.name}]" for d in shape if not isinstance(d, int))
+        open_sizes = ", ".join(d.name for d in shape if not isinstance(d, int))
+        dynamic = f"[{open_sizes}]" if open_sizes else ""
         kind = tensor_type(shape, scalar.dtype)
         return Tensor(self._value(f"tensor.splat {scalar.name}{dynamic} : {kind}"), tuple(shape), scalar.dtype)
 

@@ -1,0 +1,286 @@
+"""One dispatched operator as a graph with symbolic sizes.
+
+The native recorder describes a call by its arguments; what may differ between calls of one structural key is left
+open: sizes of tensors, and numbers (Python scalars, sizes passed as arguments). Here the call is traced with symbols in
+those places. What the operator asked about a symbol on the way became a guard; guards that mention numbers or sizes
+belong to the program and are checked on every call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+import torch
+from torch._dynamo.source import ConstantSource
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+    UnsupportedFakeTensorException,
+    UnsupportedOperatorException,
+)
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import DimDynamic, GuardOnDataDependentSymNode, ShapeEnv
+from torch.utils import _sympy
+
+Expr = Any  # see torch_loom.inductor.op_program
+
+
+class Untraceable(Exception):
+    """The operator cannot be expressed with symbolic sizes; the message says why."""
+
+
+# What tracing raises for operators whose results need data or that have no meta kernel.
+NEEDS_DATA = (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    UnsupportedFakeTensorException,
+    UnsupportedOperatorException,
+    GuardOnDataDependentSymNode,
+    NotImplementedError,
+)
+# What operators raise about their arguments (and what a decomposition raises that does not know symbols).
+ARGUMENT_ERRORS = (RuntimeError, TypeError, ValueError, IndexError, AssertionError, ZeroDivisionError)
+
+
+@dataclass(frozen=True)
+class TensorArg:
+    """A tensor of the call: how it lies, not where. ``order`` lists the dims from the outermost in memory."""
+
+    sizes: tuple[int, ...]
+    order: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+
+@dataclass(frozen=True)
+class NumberArg:
+    """A number of the call: ``kind`` is "float", "int" or "size"."""
+
+    value: float | int
+    kind: str
+
+
+@dataclass(frozen=True)
+class Constant:
+    """An argument that belongs to the key."""
+
+    value: Any
+
+
+def argument(described: tuple[Any, ...]) -> Any:
+    """An argument from the native recorder's description."""
+    kind, *fields = described
+    if kind == "tensor":
+        sizes, order, dtype, index = fields
+        return TensorArg(tuple(sizes), tuple(order), dtype, torch.device("spyre", index))
+    if kind == "number":
+        return NumberArg(*fields)
+    return [argument(a) for a in fields[0]] if kind == "list" else Constant(fields[0])
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A traced call. ``inputs`` are fake tensors, then symbolic numbers; ``integers`` names the latter's integer
+    symbols that are no sizes; ``guards`` are expressions that must be non-zero."""
+
+    module: torch.fx.GraphModule
+    inputs: list[Any]
+    integers: list[str]
+    guards: list[Expr]
+
+    @property
+    def tensors_used(self) -> bool:
+        """Does the result depend on a tensor of the call?"""
+        holders = [n for n in self.module.graph.nodes if n.op == "placeholder"]
+        return any(n.users for n, x in zip(holders, self.inputs, strict=True) if isinstance(x, torch.Tensor))
+
+
+class _Inputs:
+    """Symbolic stand-ins of a call's tensors and numbers."""
+
+    def __init__(self, special: bool) -> None:
+        self.special = special
+        self.fixed: list[Expr] = []
+        self.env = ShapeEnv(duck_shape=False)
+        self.mode = FakeTensorMode(shape_env=self.env)
+        self.tensors: list[torch.Tensor] = []
+        self.numbers: list[Any] = []
+        self.integers: list[str] = []
+        self.meaning: dict[sympy.Symbol, Expr] = {}
+
+    def tensor(self, arg: TensorArg) -> torch.Tensor:
+        i = len(self.tensors)
+        sizes: list[Any] = []
+        for d, n in enumerate(arg.sizes):
+            if n == 1 or self.special:
+                sizes.append(n)
+                if n != 1:
+                    self.fixed.append(["==", ["t", i, d], n])
+                continue
+            source = ConstantSource(f"t{i}_{d}")
+            symbol = self.env.create_symbol(n, source, dynamic_dim=DimDynamic.DYNAMIC)
+            self.meaning[symbol] = ["t", i, d]
+            sizes.append(self.env.create_symintnode(symbol, hint=n, source=source))
+        strides: list[Any] = [1] * len(sizes)
+        step: Any = 1
+        for d in reversed(arg.order):
+            strides[d] = step
+            step = step * sizes[d]
+        with self.mode:
+            fake = torch.empty_strided(sizes, strides, dtype=arg.dtype, device=arg.device)
+        self.tensors.append(fake)
+        return fake
+
+    def number(self, arg: NumberArg) -> Any:
+        source = ConstantSource(f"n{len(self.numbers)}")
+        if arg.kind == "size":
+            symbol = self.env.create_symbol(int(arg.value), source, dynamic_dim=DimDynamic.DYNAMIC)
+        else:
+            symbol = self.env.create_unspecified_symbol(arg.value, source, dynamic_dim=DimDynamic.DYNAMIC)
+        if arg.kind == "float":
+            node: Any = self.env.create_symfloatnode(symbol, hint=arg.value, source=source)
+        else:
+            node = self.env.create_symintnode(symbol, hint=int(arg.value), source=source)
+        if arg.kind == "int":
+            self.integers.append(symbol.name)
+        self.meaning[symbol] = ["n", len(self.numbers)]
+        self.numbers.append(node)
+        if self.special and arg.kind == "size":
+            self.fixed.append(["==", self.meaning[symbol], int(arg.value)])
+            return int(arg.value)
+        return node
+
+    def build(self, arg: Any) -> Any:
+        """The argument as the operator takes it."""
+        if isinstance(arg, TensorArg):
+            return self.tensor(arg)
+        if isinstance(arg, NumberArg):
+            return self.number(arg)
+        if isinstance(arg, Constant):
+            return arg.value
+        return [self.build(a) for a in arg]
+
+
+@contextmanager
+def _clean_modes() -> Iterator[None]:
+    """Trace outside of the modes of the calling code."""
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    with _disable_current_modes(), torch.inference_mode(False), torch.no_grad():
+        yield
+
+
+def trace(op: Any, args: Sequence[Any], decompositions: dict[Any, Any], special: bool = False) -> Graph:
+    """Trace ``op`` on its described arguments; ``special`` fixes the sizes and leaves only numbers open.
+
+    Raises Untraceable; errors of the operator about its arguments pass through."""
+    made = _Inputs(special)
+    names = [a.name if a.kwarg_only else None for a in op._schema.arguments]
+    with _clean_modes():
+        values = [made.build(a) for a in args]
+        flat: list[Any] = []
+        places = [_placed(v, flat) for v in values]
+
+        def call(*leaves: Any) -> Any:
+            filled = [_filled(p, leaves) for p in places]
+            positional = [f for f, n in zip(filled, names, strict=True) if n is None]
+            return op(*positional, **{n: f for f, n in zip(filled, names, strict=True) if n is not None})
+
+        leaves = [*made.tensors, *made.numbers]
+        index = {id(x): i for i, x in enumerate(leaves)}
+        order = [index[id(x)] for x in flat]
+        with made.mode:
+            module = make_fx(
+                lambda *xs: call(*[xs[i] for i in order]), decomposition_table=decompositions, tracing_mode="real"
+            )(*leaves)
+        module.graph.eliminate_dead_code()
+    for node in module.graph.nodes:
+        if node.op == "get_attr":
+            raise Untraceable("the operator needs a constant tensor")
+    return Graph(module, leaves, made.integers, _guards(made))
+
+
+def _guards(made: _Inputs) -> list[Expr]:
+    """What must hold for a call, each condition once."""
+    found = [*made.fixed, *(to_expr(g.expr, made.meaning) for g in made.env.guards)]
+    for symbol, value in made.env.replacements.items():
+        if symbol in made.meaning:
+            found.append(["==", made.meaning[symbol], to_expr(value, made.meaning)])
+    once: dict[str, Expr] = {}
+    for guard in found:
+        sides = sorted(map(str, guard[1:])) if isinstance(guard, list) and guard[0] == "==" else [str(guard)]
+        once.setdefault(str(sides), guard)
+    return list(once.values())
+
+
+def _placed(value: Any, flat: list[Any]) -> Any:
+    """Replace tensors and symbols of an argument by their place in ``flat``."""
+    if isinstance(value, (torch.Tensor, torch.SymInt, torch.SymFloat)):
+        flat.append(value)
+        return ("leaf", len(flat) - 1)
+    return ("list", [_placed(v, flat) for v in value]) if isinstance(value, list) else ("constant", value)
+
+
+def _filled(place: Any, leaves: Sequence[Any]) -> Any:
+    kind, what = place
+    if kind == "leaf":
+        return leaves[what]
+    return [_filled(p, leaves) for p in what] if kind == "list" else what
+
+
+_F = _sympy.functions
+_NAMES: dict[Any, str] = {
+    sympy.Add: "+",
+    sympy.Mul: "*",
+    _F.FloorDiv: "//",
+    _F.Mod: "%",
+    _F.PythonMod: "%",
+    _F.Max: "max",
+    _F.Min: "min",
+    sympy.Eq: "==",
+    sympy.Ne: "!=",
+    sympy.StrictLessThan: "<",
+    sympy.LessThan: "<=",
+    sympy.StrictGreaterThan: ">",
+    sympy.GreaterThan: ">=",
+    sympy.And: "and",
+    sympy.Or: "or",
+}
+
+
+def to_expr(expr: Any, meaning: dict[sympy.Symbol, Expr]) -> Expr:
+    """A sympy expression over the call's symbols as an expression of op programs. Raises Untraceable."""
+    if expr in (True, sympy.true):
+        return 1
+    if expr in (False, sympy.false):
+        return 0
+    expr = sympy.sympify(expr)
+    if expr.is_Integer:
+        return int(expr)
+    if isinstance(expr, sympy.Symbol):
+        if expr not in meaning:
+            raise Untraceable(f"size {expr} depends on data")
+        return meaning[expr]
+    if isinstance(expr, sympy.Not):
+        return ["not", to_expr(expr.args[0], meaning)]
+    if expr.is_Float:
+        return float(expr)
+    if isinstance(expr, sympy.Pow) and expr.exp.is_Integer and 0 < int(expr.exp) <= 4:
+        base = to_expr(expr.base, meaning)
+        out = base
+        for _ in range(int(expr.exp) - 1):
+            out = ["*", out, base]
+        return out
+    name = _NAMES.get(type(expr))
+    if name is None:
+        raise Untraceable(f"size expression {expr}")
+    args = [to_expr(a, meaning) for a in expr.args]
+    out = args[0]
+    for a in args[1:]:
+        out = [name, out, a]
+    return out

@@ -1,0 +1,51 @@
+"""When eager operators run: the mode of the process and of the calling thread.
+
+* ``host``: every operator runs on the CPU, on copies of its tensors (nothing is compiled);
+* ``strict`` (default): each operator runs on the device by its own program, in order, asynchronously;
+* ``debug``: as strict, and each call waits for its operator, so that an error appears at the operator's own line.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from .. import _device
+
+MODES = ("host", "debug", "strict")
+VARIABLE = "TORCH_LOOM_EAGER"
+
+
+def _number(mode: str) -> int:
+    if mode not in MODES:
+        raise ValueError(f"the eager mode must be one of {', '.join(MODES)}, got '{mode}'")
+    return MODES.index(mode)
+
+
+def eager_mode() -> str:
+    """Mode of the calling thread."""
+    return MODES[_device.eager_mode()]
+
+
+def set_eager_mode(mode: str) -> None:
+    """Mode of all threads that have none of their own. Raises ValueError for an unknown name."""
+    _device.set_eager_mode(_number(mode))
+
+
+@contextmanager
+def use_eager_mode(mode: str) -> Iterator[None]:
+    """Mode of the calling thread inside the ``with`` block."""
+    before = _device.exchange_local_eager_mode(_number(mode))
+    try:
+        yield
+    finally:
+        _device.exchange_local_eager_mode(before)
+
+
+def start() -> None:
+    """Set the mode from ``TORCH_LOOM_EAGER``. Raises ValueError for an unknown name."""
+    mode = os.environ.get(VARIABLE, "") or "strict"
+    if mode not in MODES:
+        raise ValueError(f"{VARIABLE} must be one of {', '.join(MODES)}, got '{mode}'")
+    set_eager_mode(mode)

@@ -1,0 +1,37 @@
+"""What the caller of a compilation decides: the eager target compiles under other rules than torch.compile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class GraphOptions:
+    """Rules of the graph being compiled."""
+
+    public_outputs: bool = False
+    """Results take the default layout of their rank, so that the next operator reads them as they lie."""
+    integers: frozenset[str] = frozenset()
+    """Names of integer symbols that are numbers (they may be negative), not sizes."""
+
+
+_DEFAULT = GraphOptions()
+_current: ContextVar[GraphOptions] = ContextVar("graph_options", default=_DEFAULT)
+
+
+def current() -> GraphOptions:
+    """Options in force."""
+    return _current.get()
+
+
+@contextmanager
+def using(options: GraphOptions) -> Iterator[None]:
+    """Compile under ``options``."""
+    token = _current.set(options)
+    try:
+        yield
+    finally:
+        _current.reset(token)
