@@ -40,9 +40,9 @@ chip::ArgValue buffer(const rt::Plan& plan, std::size_t i, PyObject* o, std::uin
     bad_argument(plan, i,
                  "lies on " + t.device().str() +
                      ", the plan was prepared for spyre:" + std::to_string(plan.card().index()));
-  // Kernels read bytes with either sign: the registers are wider, the compiler extends them.
-  const bool bytes = r.layout->format == rt::Format::U8;
-  const auto elem = static_cast<int>(bytes ? rt::Format::I8 : r.layout->format);
+  // A byte widened to 32 bits is the same word with or without a sign; kernels call it I32.
+  const bool widened = r.layout->format == rt::Format::U32;
+  const auto elem = static_cast<int>(widened ? rt::Format::I32 : r.layout->format);
   if (r.bytes != 0 && elem != plan.args()[i].elem)
     bad_argument(plan, i,
                  "has device format " + std::string(rt::format_name(r.layout->format)) +

@@ -1,10 +1,9 @@
 """PyTorch's own operator samples through ``torch.compile`` (or eager mode) on ``spyre``, op by op, against the host.
 
 ``python tests/inductor/sweep.py [--eager] [--dtype float16] [--match REGEX] [--shard I/N] [--samples K] [-o FILE]``
-prints one line per operator: ``pass``, ``refused`` (one clear error), ``wrong``, ``crash`` (a foreign error) or
-``hang``, with the reason of the first sample that did not pass. Falling back to the host counts as refused.
-``--record`` writes the results into ``operators.json`` and the page ``docs/ops.md``, which ``test_operators.py`` keeps
-true.
+prints one line per operator: ``pass``, ``refused`` (one clear error), ``wrong``, ``crash`` (a foreign error) or ``hang``, with the
+reason of the worst of its samples. Falling back to the host counts as refused. ``--record FILE...`` writes the results
+of earlier runs into ``operators.json`` and the page ``docs/ops.md``, which ``test_operators.py`` keeps true.
 
 The expected value is computed on the host in float32 from the values that the device holds, so differences are the
 arithmetic of the kernels. Half results may differ by ``ROUNDINGS`` df16 roundings of the largest magnitude involved.
@@ -31,7 +30,9 @@ CONTENTS_OPEN = re.compile(
     r"^(new_)?empty(_like|_strided|_permuted)?$|^(bernoulli|multinomial|normal|rand|randn|randint|uniform|cauchy|exponential|"
     r"geometric|log_normal)(_like)?$|dropout|rrelu|fractional_max_pool"
 )
-SECONDS = 120  # per operator
+SECONDS = 120  # of processor time per operator: a busy machine does not make a hang
+WAITS = 20  # times as long on the clock, for a process that waits for ever
+Result = tuple[str, str, list[str]]  # status, reason, aten operators called
 
 
 def _map(value: Any, leaf: Any) -> Any:
@@ -105,8 +106,23 @@ def _without_format() -> set[Any]:
     return {torch.float64, torch.complex32, torch.complex64, torch.complex128}
 
 
-def run_sample(op: Any, sample: Any, dtype: Any, eager: bool = False) -> tuple[str, str]:
-    """(status, reason) of one sample."""
+def _calls() -> tuple[Any, set[str]]:
+    """A mode that notes the aten operators (without overloads) that run under it, and the set it notes them in."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    seen: set[str] = set()
+
+    class Calls(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if func.namespace == "aten":
+                seen.add(func.overloadpacket.__name__)
+            return func(*args, **(kwargs or {}))
+
+    return Calls(), seen
+
+
+def run_sample(op: Any, sample: Any, dtype: Any, eager: bool = False) -> Result:
+    """(status, reason, aten operators called) of one sample."""
     import torch
 
     torch._dynamo.reset()
@@ -119,12 +135,14 @@ def run_sample(op: Any, sample: Any, dtype: Any, eager: bool = False) -> tuple[s
         return torch.float32 if half and v == torch.float16 else v
 
     wide = {k: widen(v) for k, v in kept[2].items()}
+    mode, calls = _calls()
     try:
-        expected = op.op(kept[0], *[widen(a) for a in kept[1]], **wide)
+        with mode:
+            expected = op.op(kept[0], *[widen(a) for a in kept[1]], **wide)
     except (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError):
-        return "skip", "the host refuses the sample"
+        return "skip", "the host refuses the sample", []
     if any(v in _without_format() for v in (*sample.args, *sample.kwargs.values()) if isinstance(v, torch.dtype)):
-        return "skip", "a dtype without a device format"
+        return "skip", "a dtype without a device format", []
     try:
         placed = _map(host, lambda t: t.to("spyre"))
         keywords = {k: torch.device("spyre") if k == "device" else v for k, v in placed[2].items()}
@@ -140,24 +158,24 @@ def run_sample(op: Any, sample: Any, dtype: Any, eager: bool = False) -> tuple[s
         known = next((line for line in lines if "pyre backend does not support" in line), None)
         known = known or next((line for line in lines if "TORCH_LOOM_FALLBACK" in line), None)
         if known:
-            return "refused", known.split("Unsupported: ")[-1]
-        return "crash", f"{type(e).__name__}: {' | '.join(lines[:3])[:300]}"
+            return "refused", known.split("Unsupported: ")[-1], []
+        return "crash", f"{type(e).__name__}: {' | '.join(lines[:3])[:300]}", []
     if any(isinstance(t, torch.Tensor) and t.dtype in _without_format() for t in _leaves(expected)):
-        return "skip", "a result has a dtype without a device format"
+        return "skip", "a result has a dtype without a device format", []
     a, b = _leaves(out), _leaves(expected)
     contents = not CONTENTS_OPEN.search(op.name)
     if len(a) != len(b):
-        return "wrong", f"{len(a)} results instead of {len(b)}"
+        return "wrong", f"{len(a)} results instead of {len(b)}", []
     for x, y in zip(a, b, strict=True):
         why = _same(x if contents or x.shape != y.shape else y.to(x.dtype), y, half)
         if why:
             shapes = [tuple(t.shape) for t in _leaves(arguments) if isinstance(t, torch.Tensor)]
-            return "wrong", f"{why}; inputs {shapes} {sample.args} {sample.kwargs}"[:300].replace("\n", " ")
-    return "pass", ""
+            return "wrong", f"{why}; inputs {shapes} {sample.args} {sample.kwargs}"[:300].replace("\n", " "), []
+    return "pass", "", sorted(calls)
 
 
-def run_op(name: str, variant: str, dtype_name: str, count: int, eager: bool = False) -> tuple[str, str]:
-    """(status, reason) of an operator: that of its worst sample."""
+def run_op(name: str, variant: str, dtype_name: str, count: int, eager: bool = False) -> Result:
+    """Status and reason of the worst sample of an operator; the aten operators of all when all pass."""
     import torch
     from torch.testing._internal.common_methods_invocations import op_db
 
@@ -166,11 +184,12 @@ def run_op(name: str, variant: str, dtype_name: str, count: int, eager: bool = F
     torch.manual_seed(0)
     samples = [s for s, _ in zip(op.sample_inputs("cpu", dtype, requires_grad=False), range(60), strict=False)]
     if len(samples) > count:
-        samples = [samples[i * (len(samples) - 1) // (count - 1)] for i in range(count)]
+        samples = [samples[i * (len(samples) - 1) // max(count - 1, 1)] for i in range(count)]
     results = [run_sample(op, s, dtype, eager) for s in samples]
     results = [r for r in results if r[0] != "skip"]
     order = ("crash", "wrong", "refused", "pass")
-    return min(results, key=lambda r: order.index(r[0]), default=("skip", "no samples"))
+    status, reason, _ = min(results, key=lambda r: order.index(r[0]), default=("skip", "no samples", []))
+    return status, reason, sorted({c for r in results for c in r[2]}) if status == "pass" else []
 
 
 def _worker(pipe: Any) -> None:
@@ -192,7 +211,7 @@ def _worker(pipe: Any) -> None:
         try:
             pipe.send(run_op(*job))
         except Exception as e:  # a sample that cannot be made
-            pipe.send(("skip", f"{type(e).__name__}: {e}"[:200]))
+            pipe.send(("skip", f"{type(e).__name__}: {e}"[:200], []))
 
 
 class Worker:
@@ -211,60 +230,85 @@ class Worker:
         self.pipe.send(None)
         self.process.join()
 
-    def run(self, *job: Any) -> tuple[str, str]:
+    def _spent(self) -> float:
+        """Processor time of the worker in seconds (user and system, proc(5))."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def _answers(self) -> bool:
+        """Does an answer come within SECONDS of processor time?"""
+        limit, latest = self._spent() + SECONDS, time.monotonic() + WAITS * SECONDS
+        while not self.pipe.poll(2):
+            if self._spent() > limit or time.monotonic() > latest:
+                return False
+        return True
+
+    def run(self, *job: Any) -> Result:
         self.pipe.send(job)
         try:
-            if self.pipe.poll(SECONDS):
+            if self._answers():
                 return self.pipe.recv()
-            status = ("hang", f"no result within {SECONDS} s")
+            result: Result = ("hang", f"no result within {SECONDS} s", [])
         except (EOFError, ConnectionResetError):
             self.process.join(5)
-            status = ("crash", f"process died with exit code {self.process.exitcode}")
+            result = ("crash", f"process died with exit code {self.process.exitcode}", [])
         self.process.kill()
         self.process.join()
         self.start()
-        return status
+        return result
 
 
 ROOT = Path(__file__).parent.parent.parent
 RECORD = Path(__file__).parent / "operators.json"
 PAGE = ROOT / "docs" / "ops.md"
-Rows = dict[str, dict[str, list[str]]]  # dtype -> operator -> [status, reason]
+KINDS = ("pass", "refused", "wrong", "crash", "hang", "skip")
+# dtype -> {"samples": most samples tried per operator, "operators": {operator: [status, reason, aten operators]}}
+Record = dict[str, dict[str, Any]]
 
 
-def page(record: Rows) -> str:
+def _cell(reason: str) -> str:
+    """A reason as one short cell of a table, without paths and inputs."""
+    short = re.sub(r"/\S*/", "", reason.split("; inputs")[0])[:140]
+    return short.translate(str.maketrans("|<>", "/()"))
+
+
+def page(record: Record) -> str:
     """The page of what compiles: counts by dtype, then every operator that does not pass, with its reason."""
     lines = [
         "# Operators under `torch.compile`",
         "",
         "PyTorch's own samples of every operator (OpInfo), compiled for `spyre` without any fallback and compared with",
-        "the host. Written by `python tests/inductor/sweep.py --record`; `tests/inductor/test_operators.py` checks",
-        "it both ways. *skip*: PyTorch has no sample, or only samples with a dtype without a device format.",
+        "the host. Written by `tests/inductor/sweep.py --record`; `tests/inductor/test_operators.py` holds it to every",
+        "operator of PyTorch and to fresh runs of some of them. An operator has the result of the worst of its",
+        "samples: *refused* is one clear error, *wrong* a different value, *crash* any other error, *hang* no result",
+        f"within {SECONDS} s of processor time, *skip* no sample, or only samples with a dtype without a device",
+        "format. *aten* counts the distinct aten operators, overloads taken together, that the host dispatches for the",
+        "operators that pass.",
         "",
-        "| dtype | pass | refused | wrong | crash | hang | skip |",
-        "|---|---|---|---|---|---|---|",
+        "| dtype | samples per operator, at most | " + " | ".join(KINDS) + " | aten |",
+        "|---" * (len(KINDS) + 3) + "|",
     ]
-    kinds = ("pass", "refused", "wrong", "crash", "hang", "skip")
-    for dtype, rows in record.items():
-        counts = [sum(r[0] == k for r in rows.values()) for k in kinds]
-        lines.append(f"| {dtype} | " + " | ".join(map(str, counts)) + " |")
-    for dtype, rows in record.items():
+    for dtype, run in record.items():
+        rows = run["operators"].values()
+        counts = [sum(r[0] == k for r in rows) for k in KINDS]
+        atens = {c for r in rows for c in r[2]}
+        lines.append(f"| {dtype} | {run['samples']} | " + " | ".join(map(str, counts)) + f" | {len(atens)} |")
+    for dtype, run in record.items():
+        rows = sorted(run["operators"].items())
         lines += ["", f"## {dtype}: what does not pass", "", "| operator | result | reason |", "|---|---|---|"]
-        for name, (status, reason) in sorted(rows.items()):
-            if status not in ("pass", "skip"):
-                short = re.sub(r"/\S*/", "", reason.split("; inputs")[0])[:140]
-                short = short.translate(str.maketrans("|<>", "/()"))
-                lines.append(f"| `{name}` | {status} | {short} |")
-        passed = ", ".join(f"`{n}`" for n, r in sorted(rows.items()) if r[0] == "pass")
-        lines += ["", f"## {dtype}: what passes", "", passed]
+        lines += [f"| `{n}` | {r[0]} | {_cell(r[1])} |" for n, r in rows if r[0] != "pass"]
+        lines += ["", f"## {dtype}: what passes", "", ", ".join(f"`{n}`" for n, r in rows if r[0] == "pass")]
+        atens = sorted({c for _, r in rows for c in r[2]})
+        lines += ["", f"## {dtype}: aten operators", "", ", ".join(f"`{c}`" for c in atens)]
     return "\n".join(lines) + "\n"
 
 
-def keep(dtype: str, rows: dict[str, tuple[str, str]]) -> None:
+def keep(dtype: str, samples: int, rows: dict[str, Any]) -> None:
     """Merge results of a dtype into the record and write the page."""
-    record: Rows = json.loads(RECORD.read_text()) if RECORD.exists() else {}
-    record.setdefault(dtype, {}).update({k: list(v) for k, v in rows.items()})
-    record[dtype] = dict(sorted(record[dtype].items()))
+    record: Record = json.loads(RECORD.read_text()) if RECORD.exists() else {}
+    run = record.setdefault(dtype, {"samples": samples, "operators": {}})
+    run["samples"] = samples
+    run["operators"] = dict(sorted({**run["operators"], **rows}.items()))
     RECORD.write_text(json.dumps(record, indent=0, sort_keys=True) + "\n")
     PAGE.write_text(page(record))
 
@@ -288,21 +332,25 @@ def main() -> None:
     parser.add_argument("--shard", default="0/1")
     parser.add_argument("--samples", type=int, default=3)
     parser.add_argument("-o", "--output")
-    parser.add_argument("--record", action="store_true")
+    parser.add_argument("--record", nargs="+", metavar="FILE", help="outputs (-o) of runs with this dtype and samples")
     args = parser.parse_args()
+    if args.record:
+        keep(
+            args.dtype,
+            args.samples,
+            {k: v for file in args.record for k, v in json.loads(Path(file).read_text()).items()},
+        )
+        return
     shard, shards = map(int, args.shard.split("/"))
     worker, rows, started = Worker(), {}, time.monotonic()
     for name, variant in jobs(args.dtype, args.match)[shard::shards]:
-        status, reason = worker.run(name, variant, args.dtype, args.samples, args.eager)
         key = f"{name}.{variant}" if variant else name
-        rows[key] = (status, reason)
+        rows[key] = status, reason, _ = worker.run(name, variant, args.dtype, args.samples, args.eager)
         print(f"{status:8}{args.dtype:9}{key:45}{reason}", flush=True)
         if args.output:
             with open(args.output, "w") as f:
                 json.dump(rows, f, indent=1)
-    if args.record:
-        keep(args.dtype, rows)
-    counts = {s: sum(r[0] == s for r in rows.values()) for s in ("pass", "refused", "wrong", "crash", "hang", "skip")}
+    counts = {s: sum(r[0] == s for r in rows.values()) for s in KINDS}
     print(counts, f"{time.monotonic() - started:.0f} s", file=sys.stderr)
 
 

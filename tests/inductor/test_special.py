@@ -52,3 +52,16 @@ def test_bytes():
     check(lambda a: a * 3 + 1, torch.arange(256, dtype=torch.uint8))
     check(lambda a: (a.int() * 3).to(torch.int8).int() + 1, torch.arange(-128, 128).to(torch.int8))
     check(lambda a: a.to(torch.uint8).int() + 1, torch.arange(300))
+    check(lambda a: (a.int() + 77).to(torch.uint8), torch.arange(-300, 300))
+    check(lambda a: (a - 7).amax(0), torch.arange(250, dtype=torch.uint8).view(50, 5))
+    check(lambda a, i: a[i.int()], torch.arange(100, dtype=torch.uint8), torch.arange(65, dtype=torch.uint8))
+
+
+def test_a_narrow_result_that_another_node_reads_has_wrapped():
+    def twice(a):
+        b = a * 3
+        return b, b.int() + 1
+
+    for dtype in (torch.uint8, torch.int8, torch.int16):
+        check(lambda a: torch.stack([x.int() for x in twice(a)]), torch.arange(128).to(dtype))
+        check(lambda a: (a * 300 - 5) // 3 + (~a > 7), torch.arange(128).to(dtype))

@@ -41,7 +41,7 @@ FORMATS: dict[torch.dtype, Format] = {
     torch.int32: Format("i32", 32),
     torch.int16: Format("i16", 64),
     torch.int8: Format("i8", 128),
-    torch.uint8: Format("i8", 128),
+    torch.uint8: Format("i32", 32),
 }
 
 

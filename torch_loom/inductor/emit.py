@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sympy
@@ -19,7 +19,7 @@ from ..ktir.builder import Carried, KernelBuilder, Tensor
 from ..ktir.builder import Dim as Num
 from . import random
 from .access import Access, format_of, geometry, resolve
-from .compat import DefaultHandler, SchedulerNode, V, host_scalar, number_kind, real_place, sizevars
+from .compat import DefaultHandler, SchedulerNode, V, buffer_of, host_scalar, number_kind, real_place, sizevars
 from .domain import Dim, exact_div, linear, product
 from .errors import Unsupported
 from .irregular import load_elements, masked_index, store_elements
@@ -28,7 +28,7 @@ from .pointwise import elementwise
 from .record import Limits, node_variables, simplified, widest
 from .special import Term, frexp
 from .tiles import GatherIndex, Tiles
-from .values import DF16_MAX, Algebra, Number, Operand, Value, register_kind
+from .values import DF16_MAX, NARROW, Algebra, Number, Operand, Value, register_kind
 
 NEUTRAL: dict[str, dict[str, float | int]] = {
     "sum": {"f32": 0.0, "i32": 0},
@@ -116,24 +116,28 @@ class Emitter(DefaultHandler):
         return value
 
     def wrapped(self, value: Operand, dtype: torch.dtype) -> Operand:
-        """An i32 value modulo the width of its dtype."""
-        if dtype == torch.uint8:
-            return self.algebra.apply("arith.andi", [value, Number(255, "i32")], "i32")
-        if dtype not in (torch.int8, torch.int16) or isinstance(value, Number):
+        """An i32 value modulo the width of its dtype; values of other registers and dtypes as they are."""
+        if dtype not in NARROW or value.kind != "i32":
             return value
-        shift = Number(24 if dtype == torch.int8 else 16, "i32")
-        return self.algebra.apply(
-            "arith.shrsi", [self.algebra.apply("arith.shli", [value, shift], "i32"), shift], "i32"
-        )
+        if isinstance(value, Number):
+            return Number(torch.tensor(int(value.value)).to(dtype).item(), "i32")
+        if value.narrow == dtype:
+            return value
+        if dtype == torch.uint8:
+            out = self.algebra.apply("arith.andi", [value, Number(255, "i32")], "i32")
+        else:
+            shift = Number(24 if dtype == torch.int8 else 16, "i32")
+            out = self.algebra.apply("arith.shli", [value, shift], "i32")
+            out = self.algebra.apply("arith.shrsi", [out, shift], "i32")
+        return replace(out, narrow=dtype)
 
     def _widen(self, tensor: Any, dims: tuple[Dim, ...], dtype: torch.dtype) -> Value:
         if tensor.dtype in ("f16", "bf16"):
             wide = Value(self.b.op("arith.extf", tensor, result="f32"), dims, tensor)
             return self.algebra.cast(wide, "i1") if dtype == torch.bool else wide  # type: ignore[return-value]
         if tensor.dtype in ("i8", "i16"):
-            value = Value(self.b.op("arith.extsi", tensor, result="i32"), dims, tensor)
-            return self.wrapped(value, dtype) if dtype == torch.uint8 else value  # type: ignore[return-value]
-        return Value(tensor, dims, tensor)
+            return Value(self.b.op("arith.extsi", tensor, result="i32"), dims, tensor, dtype)
+        return Value(tensor, dims, tensor, dtype if dtype in NARROW else None)
 
     def narrow(self, value: Value, dtype: torch.dtype, element: str) -> Any:
         value = self.algebra.cast(value, register_kind(dtype))  # type: ignore[assignment]
@@ -154,6 +158,7 @@ class Emitter(DefaultHandler):
         if self.held is not None and self.running is None:
             self.held.append((name, index))
             return
+        value = self.wrapped(value, buffer_of(real_place(name)[0])[2])
         self.stored[name] = value
         if name in self.removed:
             return
@@ -197,7 +202,9 @@ class Emitter(DefaultHandler):
         out = elementwise(self.algebra, name, operands)
         if out is None:
             raise Unsupported(f"operation {name}")
-        return out
+        dtypes = {x.narrow for x in operands if isinstance(x, Value) and x.kind == "i32"}
+        dtype = dtypes.pop() if len(dtypes) == 1 else None
+        return out if dtype is None else self.wrapped(out, dtype)
 
     def _index_view(self, g: Gathered) -> GatherIndex:
         """Where the transfer unit reads its indices: the index buffer itself, or LX for computed ones."""
@@ -382,7 +389,9 @@ class Emitter(DefaultHandler):
     ) -> Operand:
         format_of(dtype, "conversion")
         out = self.algebra.cast(x, register_kind(dtype))
-        return self.wrapped(out, dtype) if out.kind == "i32" and src_dtype != dtype else out
+        if isinstance(out, Value) and out.narrow is not None and dtype not in NARROW:
+            return replace(out, narrow=None)
+        return self.wrapped(out, dtype)
 
     def trunc_to_int(self, x: Operand, dtype: torch.dtype) -> Operand:
         return self.algebra.cast(elementwise(self.algebra, "trunc", [x]), "i32")  # type: ignore[arg-type]
@@ -408,7 +417,7 @@ class Emitter(DefaultHandler):
         inside = body()
         self.masks.pop()
         fill = self.algebra.cast(Number(other, "f32" if isinstance(other, float) else "i32"), inside.kind)
-        return elementwise(self.algebra, "where", [mask, inside, fill])  # type: ignore[return-value]
+        return self.elementwise("where", [mask, inside, fill])
 
     def dot(self, a: Operand, b: Operand) -> Operand:
         from .attention import emit_scores
@@ -481,11 +490,9 @@ class Emitter(DefaultHandler):
         """End of a body."""
 
     def _default(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        operands = [self.algebra.literal(x) for x in args]
-        result = elementwise(self.algebra, name, operands) if not kwargs else None
-        if result is None:
+        if kwargs:
             raise Unsupported(f"operation {name}")
-        return result
+        return self.elementwise(name, [self.algebra.literal(x) for x in args])
 
 
 def _guards(plan: KernelPlan) -> dict[tuple[str, sympy.Expr], Limits]:

@@ -22,15 +22,19 @@ if TYPE_CHECKING:
 # Overflow and NaN share one code on the device (hardware page, 6.1). Where a kernel makes infinities on purpose, a
 # store writes the largest finite df16 for them, which reads back as infinity in a half.
 DF16_MAX = 8573157376.0
+# Integers that registers hold in 32 bits: their arithmetic wraps at their own width.
+NARROW = (torch.int8, torch.int16, torch.uint8)
 
 
 @dataclass(frozen=True)
 class Value:
-    """``tensor`` over ``dims``; ``raw`` is the 16-bit tile it was widened from (operand of a matmul)."""
+    """``tensor`` over ``dims``; ``raw`` is the 16-bit tile it was widened from (operand of a matmul), ``narrow`` the
+    integer dtype of less than 32 bits whose range an i32 value keeps to."""
 
     tensor: Tensor
     dims: tuple[Dim, ...]
     raw: Tensor | None = None
+    narrow: torch.dtype | None = None
 
     @property
     def kind(self) -> str:
