@@ -91,9 +91,8 @@ ZOO: tuple[Member, ...] = (
             "image_size": 64,
             "patch_size": 16,
         },
-        needs="convolutions",
     ),
-    Member("CLIP text", "encoder", "CLIPTextModel", "CLIPTextConfig", _TEXT, needs="argmax"),
+    Member("CLIP text", "encoder", "CLIPTextModel", "CLIPTextConfig", _TEXT),
     Member(
         "GPT-2",
         "decoder",
@@ -182,7 +181,6 @@ ZOO: tuple[Member, ...] = (
             "num_local_experts": 4,
             "num_experts_per_tok": 2,
         },
-        needs="sort and top-k",
     ),
     Member(
         "Granite 4 hybrid",
@@ -232,7 +230,6 @@ ZOO: tuple[Member, ...] = (
             "decoder_start_token_id": 1,
         },
         part=lambda m: m.encoder,
-        needs="convolutions",
     ),
 )
 
