@@ -1,9 +1,10 @@
 """PyTorch's own operator samples through ``torch.compile`` (or eager mode) on ``spyre``, op by op, against the host.
 
 ``python tests/inductor/sweep.py [--eager] [--dtype float16] [--match REGEX] [--shard I/N] [--samples K] [-o FILE]``
-prints one line per operator: ``pass``, ``refused`` (one clear error), ``wrong``, ``crash`` (a foreign error) or ``hang``, with the
-reason of the worst of its samples. Falling back to the host counts as refused. ``--record FILE...`` writes the results
-of earlier runs into ``operators.json`` and the page ``docs/ops.md``, which ``test_operators.py`` keeps true.
+prints one line per operator: ``pass``, ``refused`` (one clear error), ``wrong``, ``crash`` (a foreign error) or
+``hang``, with the reason of the worst of its samples. Falling back to the host counts as refused. ``--record FILE...``
+writes the results of earlier runs into ``operators.json`` and the page ``docs/ops.md``, which ``test_operators.py``
+keeps true.
 
 The expected value is computed on the host in float32 from the values that the device holds, so differences are the
 arithmetic of the kernels. Half results may differ by ``ROUNDINGS`` df16 roundings of the largest magnitude involved.

@@ -90,7 +90,8 @@ def plan_matmul(plan: KernelPlan) -> None:
     for i, d in enumerate(roles.n):
         whole = roles.whole_rows or (d.extent.is_Integer and (i > 0 or choice.n_block >= n))
         # Blocks of a size that is open begin at whole sticks, whatever size was seen first.
-        plan.blocks[d] = d.extent if whole else sympy.Integer(-(-choice.n_block // 64) * 64)
+        size = choice.n_block if d.extent.is_Integer else -(-choice.n_block // 64) * 64
+        plan.blocks[d] = d.extent if whole else sympy.Integer(size)
     plan.blocks = {d: plan.blocks[d] for d in plan.dims if d in plan.blocks}
 
 
