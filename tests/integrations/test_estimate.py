@@ -100,6 +100,23 @@ def test_a_cache_that_does_not_fit_is_refused(tiny):
         ({"model_type": "nothing"}, (1, 16, 4), "nothing"),
         ({"model_type": 3}, (1, 16, 4), "not a model configuration"),
         ({"model_type": "vit"}, (1, 16, 4), "ViT"),
+        ({}, (10**30, 16, 4), "batch must be at most"),
+        ({}, (1, 10**30, 4), "prompt must be at most"),
+        ({"num_hidden_layers": 0}, (1, 16, 4), "num_hidden_layers is 0, must be in 1"),
+        ({"num_hidden_layers": -1}, (1, 16, 4), "num_hidden_layers is -1, must be in 1"),
+        ({"num_hidden_layers": 10**5}, (1, 16, 4), "num_hidden_layers is 100000, must be in 1"),
+        ({"hidden_size": 0}, (1, 16, 4), "hidden_size is 0, must be in 1"),
+        ({"hidden_size": -128}, (1, 16, 4), "hidden_size is -128, must be in 1"),
+        ({"hidden_size": 10**12}, (1, 16, 4), "hidden_size is 1000000000000, must be in 1"),
+        ({"hidden_size": "x"}, (1, 16, 4), "hidden_size"),
+        ({"vocab_size": 10**30}, (1, 16, 4), "vocab_size is 1000000000000000000000000000000, must be in 1"),
+        ({"intermediate_size": 0}, (1, 16, 4), "intermediate_size is 0, must be in 1"),
+        ({"num_attention_heads": 0}, (1, 16, 4), "ZeroDivisionError"),
+        ({"num_key_value_heads": 3}, (1, 16, 4), "4 attention heads cannot share 3 key-value heads evenly"),
+        ({"head_dim": 0}, (1, 16, 4), "head_dim is 0, must be in 1"),
+        ({"hidden_act": "nope"}, (1, 16, 4), "cannot build a language model of type llama: KeyError: 'nope'"),
+        ({"dtype": "nope"}, (1, 16, 4), "nope"),
+        ({"model_type": "mamba"}, (1, 16, 4), "type mamba keep a state of their own"),
     ],
 )
 def test_requests_that_make_no_sense_are_refused(tmp_path, change, arguments, message):
@@ -112,6 +129,11 @@ def test_files_that_are_no_configuration_are_refused(tmp_path):
     (tmp_path / "bad.json").write_text("{,")
     with pytest.raises(EstimateError, match="not JSON"):
         load_config(str(tmp_path / "bad.json"))
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    with pytest.raises(EstimateError, match="nested too deeply"):
+        load_config(str(tmp_path / "deep.json"))
+    with pytest.raises(EstimateError, match="neither a file"):
+        load_config("x" * 5000)
     with pytest.raises(EstimateError, match="neither a file nor one of granite-3.3-8b, "):
         load_config("absent")
 

@@ -10,6 +10,7 @@ Units are part of the field names (bytes, cycles, hz, ns, pj).
 from __future__ import annotations
 
 import math
+import os
 import tomllib
 from enum import StrEnum
 from importlib import resources
@@ -386,7 +387,7 @@ def _read(chip: str, base: Path | None, seen: tuple[str, ...]) -> tuple[dict[str
         here = None
     else:
         path = Path(chip) if base is None else base / chip
-        if not path.is_file():
+        if not os.path.isfile(path):  # unlike Path.is_file, no error for a name that is too long
             raise ArchError(f"{chip}: neither a preset ({', '.join(presets())}) nor a file")
         label, here = str(path), path.parent
         try:

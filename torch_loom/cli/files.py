@@ -32,29 +32,34 @@ def read_program(path: Path) -> Program:
 class PendingFile:
     """A context that claims a file's place on entry and holds the whole file, or nothing new, on exit.
 
-    Claiming first means that a place that cannot be written is found before any work is done.
+    Claiming first means that a place that cannot be written is found before any work is done. A link stays a link:
+    the file that it names is written. Devices and pipes are written to, never replaced.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._place = path
         self._temporary: Path | None = None
         self._stage = contextlib.ExitStack()
 
     def __enter__(self) -> PendingFile:
         try:
-            if self.path.is_dir():
+            self._place = Path(os.path.realpath(self.path))
+            if self._place.is_dir():
                 raise IsADirectoryError(None, "it is a folder")
-            self._temporary = self._stage.enter_context(staged(self.path, folder=False))
+            if self._place.is_file() or not _exists(self._place):
+                self._temporary = self._stage.enter_context(staged(self._place, folder=False))
         except OSError as error:
             raise Usage(f"cannot write {self.path}: {error.strerror}") from None
         return self
 
-    def commit(self, text: str) -> None:
-        """Write the text and put the file in place."""
-        assert self._temporary is not None, "entered"
+    def commit(self, data: str | bytes) -> None:
+        """Write the text (as UTF-8) or the bytes and put the file in place."""
+        raw = data.encode("utf-8") if isinstance(data, str) else data
         try:
-            self._temporary.write_text(text, "utf-8")
-            os.replace(self._temporary, self.path)
+            (self._temporary or self._place).write_bytes(raw)
+            if self._temporary is not None:
+                os.replace(self._temporary, self._place)
         except OSError as error:
             raise Usage(f"cannot write {self.path}: {error.strerror}") from None
 
@@ -64,7 +69,21 @@ class PendingFile:
         self._stage.close()
 
 
+def _exists(path: Path) -> bool:
+    """Whether there is something; raises OSError for a path that cannot be (too long, a loop of links)."""
+    try:
+        path.stat()
+    except FileNotFoundError:
+        return False
+    return True
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a file whole or not at all."""
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a file whole or not at all."""
     with PendingFile(path) as pending:
-        pending.commit(text)
+        pending.commit(data)

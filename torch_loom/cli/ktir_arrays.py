@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from torch_loom.cli.errors import Usage
-from torch_loom.spyrecode.staging import staged
+from torch_loom.cli.files import write_bytes
 
 _DTYPES = {"f16": np.float16, "f32": np.float32, "i8": np.int8, "i16": np.int16, "i32": np.int32, "i64": np.int64}
 _SPEC = re.compile(r"(zeros|ones|randn|arange):((?:\d+x)*)([a-z]\d+)")
@@ -62,7 +61,7 @@ def write_arrays(output: Path, arrays: dict[Any, Any]) -> dict[str, str]:
         if output.suffix == ".npz":
             buffer = io.BytesIO()
             np.savez(buffer, **plain)  # type: ignore[arg-type]
-            _replace(output, buffer.getvalue())
+            write_bytes(output, buffer.getvalue())
             return dict.fromkeys(plain, str(output))
         output.mkdir(parents=True, exist_ok=True)
         paths = {}
@@ -70,14 +69,8 @@ def write_arrays(output: Path, arrays: dict[Any, Any]) -> dict[str, str]:
             buffer = io.BytesIO()
             np.save(buffer, array)
             path = output / f"{name}.npy"
-            _replace(path, buffer.getvalue())
+            write_bytes(path, buffer.getvalue())
             paths[name] = str(path)
         return paths
     except OSError as error:
         raise Usage(f"cannot write {output}: {error.strerror}") from None
-
-
-def _replace(path: Path, data: bytes) -> None:
-    with staged(path, folder=False) as temporary:
-        temporary.write_bytes(data)
-        os.replace(temporary, path)

@@ -23,7 +23,7 @@ def report(
     ] = None,
     function: Annotated[str, typer.Option("--function", "-f", help="Function of a KTIR file.")] = "",
     chip: Annotated[str, typer.Option("--chip", help="Preset name or path of a TOML file.")] = "spyre",
-    max_spans: Annotated[int, typer.Option("--max-spans", min=1, help="Spans of the timeline at most.")] = 100_000,
+    max_spans: Annotated[int, typer.Option("--max-spans", min=1, max=2**31, help="Spans to keep at most.")] = 100_000,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Report on programs, launched one after another: a page with timeline, roofline, LX map and tables, or a table."""

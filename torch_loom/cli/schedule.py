@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from torch_loom.cli.errors import Usage
+from torch_loom.cli.files import write_text
 
 app = typer.Typer(help="Compile a KTIR file down to SpyreCode.", add_completion=False)
 
@@ -57,6 +59,7 @@ def schedule(
     from torch_loom.scheduler.draw import draw as picture
     from torch_loom.scheduler.dump import describe
     from torch_loom.scheduler.pipeline import PASSES
+    from torch_loom.spyrecode.model import ArgKind
 
     if print_after and print_after != "all" and print_after not in PASSES:
         raise Usage(f"no pass is called '{print_after}'; passes: {', '.join(PASSES)}, all")
@@ -85,12 +88,17 @@ def schedule(
         if name not in program.functions:
             raise Usage(f"no function '{name}' in {file}; functions: {', '.join(program.functions)}")
         compiled = scheduler.compile(program, name, arch.load(chip), options, watch)
+        numbers = [arg.name for arg in compiled.program.args if arg.kind is ArgKind.INT]
+        if unknown := sorted(options.bounds.keys() - set(numbers)):
+            raise Usage(f"{name} has no size {', '.join(unknown)}; its sizes are: {', '.join(numbers) or 'none'}")
         if output is not None:
             compiled.save(output, debug={"kernel.ktir": str(program)})
         if draw is not None:
-            draw.write_text(picture(compiled.schedule_ir), "utf-8")
-    except (scheduler.ScheduleError, ktir.KtirError, arch.ArchError, OSError) as error:
+            write_text(draw, picture(compiled.schedule_ir))
+    except (scheduler.ScheduleError, ktir.KtirError, arch.ArchError) as error:
         raise Usage(error) from None
+    except OSError as error:
+        raise Usage(f"cannot write {output}: {error.strerror}") from None
     if times:
         for step, seconds in compiled.seconds.items():
             typer.echo(f"{step:<12} {seconds * 1e3:8.2f} ms")
@@ -100,7 +108,7 @@ def schedule(
 
 
 def _readable(file: Path) -> Path:
-    if not file.is_file():
+    if not os.path.isfile(file):
         raise Usage(f"{file}: no such file")
     return file
 
@@ -117,5 +125,7 @@ def _bounds(texts: list[str]) -> dict[str, int]:
         name, _, value = text.partition("=")
         if not name or not value.isdecimal() or int(value) == 0:
             raise Usage(f"--bound takes NAME=N with a positive N, got '{text}'")
+        if name in found:
+            raise Usage(f"--bound gives {name} twice")
         found[name] = int(value)
     return found

@@ -20,6 +20,8 @@ def numbers(pairs: list[str]) -> dict[str, int | float]:
     out: dict[str, int | float] = {}
     for pair in pairs:
         name, _, value = pair.partition("=")
+        if name in out:
+            raise Usage(f"--size gives {name} twice")
         if name and value.isdecimal():
             out[name] = int(value)
             continue

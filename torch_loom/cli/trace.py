@@ -21,8 +21,8 @@ def trace(
     ] = None,
     function: Annotated[str, typer.Option("--function", "-f", help="Function of a KTIR file.")] = "",
     chip: Annotated[str, typer.Option("--chip", help="Preset name or path of a TOML file.")] = "spyre",
-    launches: Annotated[int, typer.Option("--launches", min=1, help="Launches one after another.")] = 1,
-    max_spans: Annotated[int, typer.Option("--max-spans", min=1, help="Spans to keep at most.")] = 100_000,
+    launches: Annotated[int, typer.Option("--launches", min=1, max=2**31, help="Launches one after another.")] = 1,
+    max_spans: Annotated[int, typer.Option("--max-spans", min=1, max=2**31, help="Spans to keep at most.")] = 100_000,
     html: Annotated[bool, typer.Option("--html", help="Write a page instead of a trace.")] = False,
 ) -> None:
     """Write what every unit does when: JSON for the Perfetto viewer (ui.perfetto.dev), one track per unit."""

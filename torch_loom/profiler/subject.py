@@ -38,6 +38,8 @@ def call_of(program: Program, sizes: Mapping[str, int | float]) -> Call:
             call.append(float(sizes[arg.name]))
         elif isinstance(sizes[arg.name], float):
             raise ClockError(f"{program.name}: argument {arg.name!r} is an integer, not {sizes[arg.name]}")
+        elif not -(2**63) <= sizes[arg.name] < 2**63:
+            raise ClockError(f"{program.name}: argument {arg.name!r} = {sizes[arg.name]} does not fit 64 bits")
         else:
             call.append(sizes[arg.name])
     numbers = [arg.name for arg in program.args if arg.kind is not ArgKind.BUFFER]

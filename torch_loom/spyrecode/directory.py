@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ from torch_loom.spyrecode.model import Program
 from torch_loom.spyrecode.staging import staged
 
 CODE_DIR = "spyreCodeDir"
+DEBUG_DIR = "debug"
 PLAN_FILE = "spyrecode.json"
 IMAGE_FILE = "init_binary.bin"
 
@@ -23,8 +25,10 @@ def write_dir(path: str | Path, program: Program, *, debug: Mapping[str, str] | 
     """Write ``path`` with the plan, the image and ``debug/NAME`` texts; returns the image.
 
     A temporary folder beside ``path`` is filled first and renamed, so ``path`` holds a whole program or
-    what it held before. Raises OSError when the place cannot be written."""
-    path = Path(path)
+    what it held before. Raises OSError when the place cannot be written, or holds anything but an empty folder
+    or what an earlier call wrote."""
+    path = Path(os.path.realpath(path))
+    _refuse_foreign(path)
     image = encode(program)
     plan = plans.for_image(program.name, len(image), 8 * table_words(program), len(program.args), IMAGE_FILE)
     for name in debug or {}:
@@ -36,11 +40,21 @@ def write_dir(path: str | Path, program: Program, *, debug: Mapping[str, str] | 
         (temporary / CODE_DIR / IMAGE_FILE).write_bytes(image)
         (temporary / CODE_DIR / PLAN_FILE).write_text(plan.to_json(), "utf-8")
         if debug:
-            (temporary / "debug").mkdir()
+            (temporary / DEBUG_DIR).mkdir()
             for name, text in debug.items():
-                (temporary / "debug" / name).write_text(text, "utf-8")
+                (temporary / DEBUG_DIR / name).write_text(text, "utf-8")
         _replace(temporary, path)
     return image
+
+
+def _refuse_foreign(path: Path) -> None:
+    """The folder at ``path`` will be replaced, so it must not hold a file of anybody else."""
+    try:
+        found = {entry.name for entry in path.iterdir()}
+    except FileNotFoundError:
+        return
+    if found and not {CODE_DIR} <= found <= {CODE_DIR, DEBUG_DIR}:
+        raise FileExistsError(errno.EEXIST, "it holds other files; name an empty or new folder", str(path))
 
 
 def _replace(new: Path, path: Path) -> None:

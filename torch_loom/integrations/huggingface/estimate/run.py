@@ -17,7 +17,7 @@ import torch
 
 from torch_loom import arch
 from torch_loom.inductor.compat import InductorError
-from torch_loom.integrations.huggingface.estimate.configs import EstimateError, load_config
+from torch_loom.integrations.huggingface.estimate.configs import REFUSALS, EstimateError, load_config, reason
 from torch_loom.integrations.huggingface.estimate.count import Counts, counted, restart, spyre
 from torch_loom.integrations.huggingface.estimate.footprint import Footprint, cache_bytes, limit_of, weight_bytes
 from torch_loom.integrations.huggingface.estimate.layers import kinds_of, plan_of, shortened
@@ -25,6 +25,8 @@ from torch_loom.integrations.huggingface.estimate.result import Estimate, Step
 from torch_loom.profiler import report_of
 
 DTYPE = torch.float16
+MOST = 2**32
+"""Sequences or tokens that a request may name: beyond, byte counts leave 64 bits."""
 Watch = Callable[[str], None]
 
 
@@ -35,6 +37,8 @@ def estimate(name: str, batch: int, prompt: int, generate: int, watch: Watch = l
     for what, value, least in (("batch", batch, 1), ("prompt", prompt, 1), ("generate", generate, 0)):
         if value < least:
             raise EstimateError(f"{what} must be at least {least}, got {value}")
+        if value > MOST:
+            raise EstimateError(f"{what} must be at most {MOST}, got {value}")
     config = load_config(name)
     positions = prompt + generate
     known = getattr(config, "max_position_embeddings", None)
@@ -75,8 +79,8 @@ def build(config: Any) -> Any:
     with torch.device("meta"):
         try:
             return AutoModelForCausalLM.from_config(config, dtype=DTYPE).eval()
-        except ValueError as error:
-            raise EstimateError(str(error)) from None
+        except REFUSALS as error:
+            raise EstimateError(f"cannot build a language model of type {config.model_type}: {reason(error)}") from None
 
 
 def weightless_cache(config: Any, batch: int, positions: int, device: str) -> Any:
@@ -88,6 +92,8 @@ def weightless_cache(config: Any, batch: int, positions: int, device: str) -> An
     width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
     cache = StaticCache(config=config, max_cache_len=positions)
     cache.early_initialization(batch, heads, width, DTYPE, torch.device(device))
+    if not all(hasattr(layer, "keys") and hasattr(layer, "values") for layer in cache.layers):
+        raise EstimateError(f"models of type {config.model_type} keep a state of their own, not keys and values")
     return cache
 
 
