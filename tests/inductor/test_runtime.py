@@ -160,6 +160,37 @@ def test_in_place_update_of_an_input():
     torch.testing.assert_close(out.float(), held.float() * 2 + 1, rtol=2.0**-9, atol=0)
 
 
+@pytest.mark.parametrize("rows", [1, 63, 65])
+def test_a_graph_updates_in_place_what_another_graph_allocated(rows):
+    def start(x):
+        kept = torch.zeros(2, rows, 5, dtype=x.dtype, device=x.device)
+        kept.copy_(x[..., -5:])
+        return kept
+
+    def step(kept, x):
+        window = torch.cat([kept, x], -1)
+        kept.copy_(window[..., 1:])
+        return window.sum(-1)
+
+    x = torch.arange(2 * rows * 9).reshape(2, rows, 9).remainder(13).half()
+    more = x[..., :3] + 1
+    kept = torch.compile(start)(x.to("spyre"))
+    address, compiled = kept.data_ptr(), torch.compile(step)
+    for i in range(3):
+        before = torch.cat([x[..., i - 5 :], more[..., :i]], -1)
+        found = compiled(kept, more[..., i : i + 1].contiguous().to("spyre"))
+        assert torch.equal(found.cpu(), (before.sum(-1) + more[..., i]))
+        assert torch.equal(kept.cpu(), torch.cat([before[..., 1:], more[..., i : i + 1]], -1))
+    assert kept.data_ptr() == address
+
+
+def test_an_update_in_place_of_elements_that_share_memory_is_refused():
+    kernel = object.__new__(runtime.LoomKernel)
+    kernel.name, kernel.access = "update", ("rw",)
+    with pytest.raises(RuntimeError, match="update: argument 0 is written in place .* dimension 0 share memory"):
+        kernel._moved(half(1, 64).to("spyre").expand(3, 64), 0, "default")
+
+
 def test_cores_can_be_limited(monkeypatch):
     monkeypatch.setenv("SENCORES", "3")
     check(lambda a: a * 5 - 1, half(100, 100))

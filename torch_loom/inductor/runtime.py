@@ -204,20 +204,28 @@ class LoomKernel:
         if any(args[i] > top for i, _, top in self.bounds):
             self.grow(args)
         ready = list(args)
+        written = []
         for i, kind in enumerate(self.kinds):
             if not _device.expect(ready[i], kind):
                 ready[i] = self._moved(ready[i], i, kind)
+                if self.access[i] != "r":
+                    written.append(i)
         self.plan.launch(ready)
+        for i in written:  # such as a cache that another graph allocated, in rows of sticks
+            args[i].copy_(ready[i])
 
     def _moved(self, tensor: torch.Tensor, position: int, kind: str) -> torch.Tensor:
-        """A copy of an input in the layout that the kernel was compiled for."""
-        if self.access[position] != "r":
-            raise RuntimeError(
-                f"{self.name}: argument {position} is written in place but does not lie in the {kind} layout "
-                "it was compiled for; pass a contiguous tensor that owns its storage"
-            )
+        """A copy of an argument in the layout that the kernel was compiled for.
+
+        Of a written argument it holds the old values too, as the kernel may write only a part. Raises RuntimeError if
+        elements of a written argument overlap in memory."""
         for d, (size, step) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
             if step == 0 and size > 1:
+                if self.access[position] != "r":
+                    raise RuntimeError(
+                        f"{self.name}: argument {position} is written in place but its elements along dimension {d} "
+                        "share memory; pass a clone of it"
+                    )
                 tensor = tensor.narrow(d, 0, 1)
         return _device.relayout(tensor, kind)
 

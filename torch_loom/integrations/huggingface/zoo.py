@@ -25,8 +25,9 @@ class Member:
     """A family: class and config of Transformers, and what a forward takes and gives.
 
     ``kind`` is "encoder" (tokens -> hidden states), "decoder" (tokens -> logits, with a static KV cache),
-    "image" (pixels -> hidden states) or "audio" (mel frames -> hidden states). ``needs`` says what the device does
-    not do yet for it."""
+    "image" (pixels -> hidden states) or "audio" (mel frames -> hidden states). ``placed`` decoders are told mask and
+    positions in every step, as ``generate`` does, because on their own they would slice by the length of the cache,
+    which is a tensor. ``needs`` says what the device does not do yet for it."""
 
     name: str
     kind: str
@@ -34,6 +35,7 @@ class Member:
     config: str
     settings: dict[str, Any] = field(default_factory=dict)
     part: Callable[[Any], Any] = lambda m: m
+    placed: bool = False
     needs: str = ""
 
 
@@ -114,7 +116,7 @@ ZOO: tuple[Member, ...] = (
         "OPTForCausalLM",
         "OPTConfig",
         {**_TEXT, "ffn_dim": INTERMEDIATE, "word_embed_proj_dim": HIDDEN},
-        needs="decode in one graph: its code reads the length of the cache on the host (the forward is right)",
+        placed=True,
     ),
     Member(
         "Llama 3",

@@ -100,14 +100,28 @@ def static_cache(model: nn.Module, batch: int, capacity: int) -> Any:
     return cache
 
 
-def _logits(model: Any, on: nn.Module, ids: torch.Tensor, tokens: Sequence[torch.Tensor] | None) -> list[torch.Tensor]:
+def _places(seen: int, ids: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Mask of the cache's cells up to ``ids`` [batch, CAPACITY] and positions of ``ids`` [batch, tokens], int64, when
+    ``seen`` tokens are cached already. The mask has one shape in all steps, so that they share a graph."""
+    batch, new = ids.shape
+    mask = (torch.arange(CAPACITY) < seen + new).long().expand(batch, -1).contiguous()
+    return {"attention_mask": mask, "position_ids": torch.arange(seen, seen + new).expand(batch, -1).contiguous()}
+
+
+def _logits(
+    one: Member, model: Any, on: nn.Module, ids: torch.Tensor, tokens: Sequence[torch.Tensor] | None
+) -> list[torch.Tensor]:
     """Last logits of the prefill of ``ids`` and of each step, fed ``tokens`` or, without them, greedily."""
     device = next(on.parameters()).device
     cache = static_cache(on, len(ids), CAPACITY)
-    out = [model(input_ids=ids.to(device), past_key_values=cache, use_cache=True)[0][:, -1].cpu().float()]
-    for step in range(STEPS):
-        chosen = tokens[step] if tokens is not None else greedy(out[-1])
-        out.append(model(input_ids=chosen.to(device), past_key_values=cache, use_cache=True)[0][:, -1].cpu().float())
+    out: list[torch.Tensor] = []
+    seen, new = 0, ids
+    for step in range(STEPS + 1):
+        inputs = {"input_ids": new, **(_places(seen, new) if one.placed else {})}
+        result = model(**{k: v.to(device) for k, v in inputs.items()}, past_key_values=cache, use_cache=True)
+        out.append(result[0][:, -1].cpu().float())
+        seen += new.shape[1]
+        new = tokens[step] if tokens is not None else greedy(out[-1])
     return out
 
 
@@ -121,11 +135,11 @@ def decode(one: Member) -> Run:
     """Prefill and 16 steps with a static key-value cache; the device is fed the tokens that the CPU chose."""
     model, ids = build(one), sample(one)["input_ids"]
     with torch.no_grad():
-        expected = _logits(model, model, ids, None)
+        expected = _logits(one, model, model, ids, None)
         tokens = [greedy(x) for x in expected]
         _start()
         device = copy.deepcopy(model).half().to("spyre")
-        found = _logits(torch.compile(device), device, ids, tokens)
+        found = _logits(one, torch.compile(device), device, ids, tokens)
     wanted, got = torch.stack(expected), torch.stack(found)
     best = wanted[..., :VOCABULARY].topk(2).values
     # Both of the two highest may be off, each by less than six standard deviations.
