@@ -79,17 +79,7 @@ def vit_block() -> tuple[torch.nn.Module, list[torch.Tensor]]:
 
     settings = transformers.ViTConfig(num_hidden_layers=1)
     model = transformers.ViTModel(settings, add_pooling_layer=False)
-    return _Last(model.encoder), [torch.randn(4, 197, settings.hidden_size)]
-
-
-class _Last(torch.nn.Module):
-    def __init__(self, inner: torch.nn.Module) -> None:
-        super().__init__()
-        self.inner = inner
-
-    def forward(self, states: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.inner(states).last_hidden_state
-        return out
+    return model.layers[0], [torch.randn(4, 197, settings.hidden_size)]
 
 
 LLAMA = {
