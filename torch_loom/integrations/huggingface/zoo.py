@@ -201,7 +201,6 @@ ZOO: tuple[Member, ...] = (
             "mamba_expand": 2,
             "mamba_chunk_size": 32,
         },
-        needs="sort and top-k",
     ),
     Member(
         "Qwen 2.5 VL text",
