@@ -160,7 +160,9 @@ def run_sample(op: Any, sample: Any, dtype: Any, eager: bool = False) -> Result:
         known = known or next((line for line in lines if "TORCH_LOOM_FALLBACK" in line), None)
         if known:
             return "refused", known.split("Unsupported: ")[-1], []
-        return "crash", f"{type(e).__name__}: {' | '.join(lines[:3])[:300]}", []
+        if isinstance(e, torch._dynamo.exc.Unsupported):
+            return "refused", f"PyTorch does not trace it: {lines[0]}", []
+        return "crash", f"{type(e).__name__}: {''.join(lines[:1])[:300]}", []
     if any(isinstance(t, torch.Tensor) and t.dtype in _without_format() for t in _leaves(expected)):
         return "skip", "a result has a dtype without a device format", []
     a, b = _leaves(out), _leaves(expected)
@@ -262,7 +264,7 @@ class Worker:
 ROOT = Path(__file__).parent.parent.parent
 RECORD = Path(__file__).parent / "operators.json"
 PAGE = ROOT / "docs" / "ops.md"
-KINDS = ("pass", "refused", "wrong", "crash", "hang", "skip")
+KINDS = ("pass", "refused", "wrong", "crash", "hang", "skip", "untried")
 # dtype -> {"samples": most samples tried per operator, "operators": {operator: [status, reason, aten operators]}}
 Record = dict[str, dict[str, Any]]
 
@@ -283,8 +285,9 @@ def page(record: Record) -> str:
         "operator of PyTorch and to fresh runs of some of them. An operator has the result of the worst of its",
         "samples: *refused* is one clear error, *wrong* a different value, *crash* any other error, *hang* no result",
         f"within {SECONDS} s of processor time, *skip* no sample, or only samples with a dtype without a device",
-        "format. *aten* counts the distinct aten operators, overloads taken together, that the host dispatches for the",
-        "operators that pass.",
+        "format, *untried* not run yet. Random and uninitialized results are compared in shape and dtype only. *aten*",
+        "counts the distinct aten operators, overloads taken together, that the host dispatches for the operators",
+        "that pass.",
         "",
         "| dtype | samples per operator, at most | " + " | ".join(KINDS) + " | aten |",
         "|---" * (len(KINDS) + 3) + "|",
@@ -297,8 +300,11 @@ def page(record: Record) -> str:
     for dtype, run in record.items():
         rows = sorted(run["operators"].items())
         lines += ["", f"## {dtype}: what does not pass", "", "| operator | result | reason |", "|---|---|---|"]
-        lines += [f"| `{n}` | {r[0]} | {_cell(r[1])} |" for n, r in rows if r[0] != "pass"]
+        lines += [f"| `{n}` | {r[0]} | {_cell(r[1])} |" for n, r in rows if r[0] not in ("pass", "untried")]
         lines += ["", f"## {dtype}: what passes", "", ", ".join(f"`{n}`" for n, r in rows if r[0] == "pass")]
+        untried = [f"`{n}`" for n, r in rows if r[0] == "untried"]
+        if untried:
+            lines += ["", f"## {dtype}: what was not tried", "", ", ".join(untried)]
         atens = sorted({c for _, r in rows for c in r[2]})
         lines += ["", f"## {dtype}: aten operators", "", ", ".join(f"`{c}`" for c in atens)]
     return "\n".join(lines) + "\n"
@@ -308,8 +314,10 @@ def keep(dtype: str, samples: int, rows: dict[str, Any]) -> None:
     """Merge results of a dtype into the record and write the page."""
     record: Record = json.loads(RECORD.read_text()) if RECORD.exists() else {}
     run = record.setdefault(dtype, {"samples": samples, "operators": {}})
-    run["samples"] = samples
-    run["operators"] = dict(sorted({**run["operators"], **rows}.items()))
+    if run["samples"] != samples:
+        run = record[dtype] = {"samples": samples, "operators": {}}
+    untried = {".".join(filter(None, job)): ["untried", "", []] for job in jobs(dtype, "")}
+    run["operators"] = dict(sorted({**untried, **run["operators"], **rows}.items()))
     RECORD.write_text(json.dumps(record, indent=0, sort_keys=True) + "\n")
     PAGE.write_text(page(record))
 

@@ -136,7 +136,8 @@ def digamma(x: Term) -> Term:
 
 
 def zeta(s: Term, q: Term) -> Term:
-    """Hurwitz zeta for s > 1, q > 0: A&S 23.1.5 by Euler and Maclaurin (3.6.28) from the ninth term."""
+    """Hurwitz zeta for s > 1, q > 0: A&S 23.1.5 by Euler and Maclaurin (3.6.28) from the ninth term; inf at the
+    poles, NaN left of zero."""
     total = q.power(-s)
     for k in range(1, 9):
         total = total + (q + float(k)).power(-s)
@@ -148,14 +149,19 @@ def zeta(s: Term, q: Term) -> Term:
         total = total + factor * step * (b / math.factorial(2 * j + 2))
         factor = factor * (s + float(2 * j + 1)) * (s + float(2 * j + 2))
         step = step / (far * far)
-    total = (q < 0.0).choose(math.nan, q.same(0.0).choose(math.inf, total))
+    left = q.one("floor").same(q).choose(math.inf, math.nan)
+    total = (q < 0.0).choose(left, q.same(0.0).choose(math.inf, total))
     return s.same(1.0).choose(math.inf, (s < 1.0).choose(math.nan, total))
 
 
 def polygamma(n: Term, x: Term) -> Term:
-    """n-th derivative of digamma: A&S 6.4.10."""
+    """n-th derivative of digamma: A&S 6.4.10; left of zero 6.4.7 for n = 1 and NaN beyond."""
     sign = ((n * 0.5).one("floor") * 2.0).same(n).choose(-1.0, 1.0)
-    value = sign * lgamma(n + 1.0).one("exp") * zeta(n + 1.0, x)
+    turned = n.same(1.0).choose((x < 0.0).choose(1.0 - x, x), x)
+    value = sign * lgamma(n + 1.0).one("exp") * zeta(n + 1.0, turned)
+    angle = (x - x.one("floor")) * math.pi
+    sine = angle.one("sin") * (1.0 / math.pi)
+    value = turned.same(x).choose(value, 1.0 / (sine * sine) - value)
     return n.same(0.0).choose(digamma(x), value)
 
 
