@@ -10,30 +10,16 @@ Run: ``python benchmarks/eager.py [--calls 200]``.
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
+from host_time import per_call
 from torch import nn
 
 import torch_loom  # noqa: F401  registers the device
 from torch_loom import _device, arch
 from torch_loom.eager import compiler
-
-
-def per_call(work: Callable[[], object], calls: int, rounds: int = 7) -> float:
-    """Microseconds until a call returns."""
-    work()
-    best = float("inf")
-    for _ in range(rounds):
-        torch.spyre.synchronize()
-        start = time.perf_counter()
-        for _ in range(calls):
-            work()
-        best = min(best, time.perf_counter() - start)
-    torch.spyre.synchronize()
-    return best / calls * 1e6
 
 
 def operators(device: str) -> dict[str, Callable[[], object]]:

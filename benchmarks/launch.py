@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -21,18 +19,7 @@ from torch_loom import _device
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "device"))
 import programs
-
-
-def per_call(work: Callable[[], object], calls: int, rounds: int = 7) -> float:
-    """Microseconds a call takes to return: best of several rounds, the queue empty before each."""
-    best = float("inf")
-    for _ in range(rounds):
-        torch.spyre.synchronize()
-        start = time.perf_counter()
-        for _ in range(calls):
-            work()
-        best = min(best, time.perf_counter() - start)
-    return best / calls * 1e6
+from host_time import per_call
 
 
 def main() -> None:

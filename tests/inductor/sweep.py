@@ -140,7 +140,7 @@ def run_sample(op: Any, sample: Any, dtype: Any, eager: bool = False) -> Result:
     try:
         with mode:
             expected = op.op(kept[0], *[widen(a) for a in kept[1]], **wide)
-    except (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError):
+    except (RuntimeError, ValueError, TypeError, IndexError):  # what aten raises for arguments it has no kernel for
         return "skip", "the host refuses the sample", []
     if any(v in _without_format() for v in (*sample.args, *sample.kwargs.values()) if isinstance(v, torch.dtype)):
         return "skip", "a dtype without a device format", []
