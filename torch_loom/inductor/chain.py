@@ -19,13 +19,14 @@ from .access import format_of
 from .compat import SchedulerNode, V, buffer_of, host_scalar
 from .division import LX_BUDGET, Chained, chained
 from .domain import hint
-from .emit import Emitter, bound_for, size_symbols
+from .emit import Emitter
 from .matmul import emit_blocked, enter_loops
 from .plan import KernelPlan, is_dot, link, make_plan
 from .record import node_variables
 from .runtime import chip_name
 from .tiles import Tiles
 from .values import Value, register_kind
+from .write import bound_for, size_symbols
 
 
 @dataclass
@@ -94,7 +95,7 @@ def _operations(nodes: Sequence[SchedulerNode]) -> int:
 
 
 def emit_chain(chain: Chain, name: str, arguments: Sequence[str], removed: set[str]) -> tuple[str, list[sympy.Symbol]]:
-    """KTIR of a chain, as ``emit.emit_kernel`` for a plain kernel."""
+    """KTIR of a chain, as ``write.emit_kernel`` for a plain kernel."""
     first, second = chain.first, chain.second
     b = KernelBuilder(name, second.cores)
     bases = {a: b.buffer(f"a{i}") for i, a in enumerate(arguments)}

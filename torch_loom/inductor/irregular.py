@@ -20,6 +20,7 @@ from .values import Number, Operand, Value
 
 if TYPE_CHECKING:
     from .emit import Emitter
+    from .indices import IndexHandler
     from .tiles import GatherIndex
 
 
@@ -98,7 +99,7 @@ def _flat(e: Emitter, g: Geometry, index: GatherIndex) -> tuple:  # type: ignore
     return view, [Indirect(index.view, at)]
 
 
-def masked_index(e: Emitter, value: Operand) -> Operand:
+def masked_index(e: IndexHandler, value: Operand) -> Operand:
     """An index with zero where a mask is off: there it may point anywhere."""
     for mask in e.masks:
         chosen = elementwise(e.algebra, "where", [mask, value, Number(0, "i32")])

@@ -191,7 +191,7 @@ class LoomScheduling(BaseScheduling):
     def _generate(self, parts: list[list[SchedulerNode]]) -> bool:
         """Generate and call the kernel of one list of nodes, or of a chain of two; False if two do not fit together."""
         from .chain import emit_chain, plan_chain
-        from .emit import emit_kernel
+        from .write import emit_kernel
 
         nodes = [n for part in parts for n in part]
         kernel = TileKernel()

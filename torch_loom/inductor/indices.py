@@ -1,0 +1,212 @@
+"""Index expressions as values, and values as indices: the part of the kernel writer between numbers and addresses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+import torch
+
+from ..ktir.builder import Dim as Num
+from ..ktir.builder import KernelBuilder
+from .access import Access
+from .compat import DefaultHandler, number_kind
+from .domain import Dim, exact_div, linear
+from .errors import Unsupported
+from .irregular import masked_index
+from .plan import KernelPlan
+from .pointwise import elementwise
+from .record import simplified
+from .tiles import GatherIndex, Tiles
+from .values import Algebra, Number, Operand, Value, register_kind
+
+# sympy's classes of arithmetic on numbers.
+NUMBER_OPS = {"Add": "add", "Mul": "mul", "Pow": "pow", "FloatPow": "pow", "FloatTrueDiv": "truediv", "ToFloat": "cast"}
+
+
+@dataclass
+class Gathered:
+    """A value used as an index."""
+
+    value: Value
+    source: Access | None  # the i32 buffer it was loaded from unchanged, if so
+    size: sympy.Expr  # it lies in [-size, size) if it wraps, else in [0, size)
+    wraps: bool
+
+
+class IndexHandler(DefaultHandler):
+    """Ops handler of the indices of one kernel."""
+
+    def __init__(self, plan: KernelPlan, builder: KernelBuilder, tiles: Tiles) -> None:
+        self.plan = plan
+        self.b = builder
+        self.tiles = tiles
+        self.algebra = Algebra(builder, plan.axis_order, lambda d: tiles.block[d])
+        self.sources: dict[int, Access] = {}
+        self.gathered: dict[sympy.Symbol, Gathered] = {}
+        self.index_bytes = 0
+        self.masks: list[Operand] = []  # masks that the current load stands under
+
+    def indirect_indexing(
+        self, value: Operand, size: Any, check: bool = True, wrap_neg: bool = True
+    ) -> sympy.Symbol | sympy.Expr:
+        if isinstance(value, Number):
+            at = int(value.value)
+            return sympy.Integer(at) if at >= 0 else sympy.sympify(size) + at
+        symbol = sympy.Symbol(f"gathered{len(self.gathered)}", integer=True, nonnegative=True)
+        source = self.sources.get(id(value))
+        self.gathered[symbol] = Gathered(value, source, sympy.sympify(size), wrap_neg)
+        return symbol
+
+    def index_view(self, g: Gathered) -> GatherIndex:
+        """Where the transfer unit reads its indices: the index buffer itself, or LX for computed ones."""
+        dims = g.value.dims
+        access = g.source if not g.wraps and not self.masks else None
+        if access is not None and all(c.dim.tile_stride is None for c in access.coordinates):
+            walk = {c.terms[0][0]: c for c in access.coordinates if len(c.terms) == 1}
+            if all(len(c.terms) <= 1 and all(s == 1 for _, s in c.terms) for c in access.coordinates):
+                view = self.b.view(
+                    self.tiles.bases[access.geometry.name],
+                    [self.tiles.number(c.dim.extent) for c in access.coordinates] or [1],
+                    [self.tiles.number(c.dim.device_stride) for c in access.coordinates] or [1],
+                    "i32",
+                )
+                at: list[tuple[Dim | None, Num]] = [
+                    (
+                        c.terms[0][0] if c.terms and c.terms[0][0] in self.tiles.block else None,
+                        self.tiles.base_of(c),
+                    )
+                    for c in access.coordinates
+                ] or [(None, 0)]
+                return GatherIndex(view, tuple(at), tuple(d for d in dims if d in walk))
+        return self.computed_view(self._wrapped(g))
+
+    def _wrapped(self, g: Gathered) -> Operand:
+        """The value of an index, counted from the end where it is negative."""
+        if not g.wraps:
+            return g.value
+        low = self.algebra.apply("arith.cmpi slt", [g.value, Number(0, "i32")], "i32")
+        wrapped = self.algebra.apply("arith.addi", [g.value, self.size_value(g.size)], "i32")
+        return elementwise(self.algebra, "where", [low, wrapped, g.value])  # type: ignore[return-value]
+
+    def computed_view(self, value: Operand) -> GatherIndex:
+        """Indices written to LX for the gather unit."""
+        value = masked_index(self, value)
+        dims = value.dims if isinstance(value, Value) else ()
+        for d in dims:  # lanes beyond the extent hold padding, which must not be taken for an index
+            if exact_div(d.extent, self.plan.blocks.get(d, d.extent)) is None:
+                inside = self.algebra.apply("arith.cmpi slt", [self.index_value(d.symbol), self.size_value(d.extent)])
+                value = elementwise(self.algebra, "where", [inside, value, Number(0, "i32")])  # type: ignore[assignment]
+        value = self.algebra.materialise(self.algebra.cast(value, "i32"), dims)
+        shape = [self.tiles.block[d] for d in dims] or [1]
+        if any(not isinstance(s, int) for s in shape):
+            raise Unsupported("computed index over a dim of symbolic extent")
+        strides = [1] * len(shape)
+        for i in range(len(shape) - 2, -1, -1):
+            strides[i] = strides[i + 1] * int(shape[i + 1])  # type: ignore[arg-type]
+        at = self.index_bytes // 4
+        self.index_bytes += -(-strides[0] * int(shape[0]) * 4 // 128) * 128  # type: ignore[arg-type]
+        view = self.b.view(at, shape, strides, "i32", space="ct_local")
+        self.b.store(value.tensor, view, [0] * len(shape), shape)
+        return GatherIndex(view, tuple((d, 0) for d in dims) or ((None, 0),), dims)
+
+    def size_value(self, size: sympy.Expr) -> Operand:
+        """A size as an i32 value."""
+        return self.splat_index(size, ())
+
+    def splat_index(self, size: sympy.Expr, dims: tuple[Dim, ...]) -> Operand:
+        """A size as an i32 value over ``dims``."""
+        n = self.tiles.number(size)
+        if isinstance(n, int):
+            return Number(n, "i32")
+        shape = [self.tiles.block[d] for d in dims] or [1]
+        return Value(self.b.splat(self.b.from_index(n), shape), dims)
+
+    def index_expr(self, expr: sympy.Expr, dtype: torch.dtype) -> Operand:
+        expr = sympy.sympify(expr)
+        if any(number_kind(s) for s in expr.free_symbols) or expr.has(sympy.Float):
+            return self.algebra.cast(self._number_value(expr), register_kind(dtype))
+        expr = simplified(expr, self.plan.dims)
+        return self.algebra.cast(self.index_value(expr), register_kind(dtype))
+
+    def _number_value(self, expr: sympy.Expr) -> Operand:
+        """An expression over numbers that the launch passes."""
+        if expr.is_Integer:
+            return Number(int(expr), "i32")
+        if expr.is_number:
+            return Number(float(expr), "f32")
+        if isinstance(expr, sympy.Symbol):
+            found = self.tiles.scalars.get(expr.name)
+            return Value(found, ()) if found is not None else self.index_value(expr)
+        name = NUMBER_OPS.get(type(expr).__name__)
+        if name is None:
+            raise Unsupported(f"number {expr}")
+        args = [self._number_value(a) for a in expr.args]
+        if name == "cast":
+            return self.algebra.cast(args[0], "f32")
+        out = args[0]
+        for a in args[1:]:
+            out = elementwise(self.algebra, name, [out, a])  # type: ignore[assignment]
+        return out
+
+    def index_value(self, expr: sympy.Expr) -> Operand:
+        """An integer expression over the dims of the kernel and gathered values as an i32 value."""
+        expr = sympy.sympify(expr)
+        if expr in self.gathered:
+            return self._wrapped(self.gathered[expr])
+        parts = None if expr.free_symbols & set(self.gathered) else linear(expr, self.plan.dims)
+        if parts is None:
+            return self._computed_index(expr)
+        return self._affine_index(*parts)
+
+    def _computed_index(self, expr: sympy.Expr) -> Operand:
+        names = {
+            "FloorDiv": "floordiv",
+            "Mod": "remainder",
+            "PythonMod": "remainder",
+            "Add": "add",
+            "Mul": "mul",
+            "Max": "maximum",
+            "Min": "minimum",
+        }
+        kind = type(expr).__name__
+        args = list(expr.args)
+        if kind == "Add":  # what is affine is one sum
+            plain = [a for a in args if not a.free_symbols & set(self.gathered) and linear(a, self.plan.dims)]
+            args = [a for a in args if a not in plain] + ([sympy.Add(*plain)] if plain else [])
+        values = [self.index_value(a) for a in args]
+        if kind == "ModularIndexing":
+            q = elementwise(self.algebra, "floordiv", values[:2])
+            return elementwise(self.algebra, "remainder", [q, values[2]])  # type: ignore[return-value,list-item]
+        if kind not in names and kind != "Abs":
+            raise Unsupported(f"index expression {expr}")
+        if kind == "Abs":
+            return elementwise(self.algebra, "abs", values)  # type: ignore[return-value]
+        out = values[0]
+        for v in values[1:]:
+            out = elementwise(self.algebra, names[kind], [out, v])  # type: ignore[assignment]
+        return out
+
+    def _affine_index(self, coefficients: dict[Dim, sympy.Expr], constant: sympy.Expr) -> Operand:
+        """sum(coefficient * dim) + constant"""
+        base: Num = self.tiles.number(constant)
+        total: Operand | None = None
+        for d, c in coefficients.items():
+            step = self.tiles.number(c)
+            base = self.b.add(base, self.b.mul(step, self.tiles.start[d]))
+            if d in self.tiles.block:
+                run: Operand = Value(self.b.iota(self.tiles.block[d]), (d,))
+                if step != 1:
+                    scale = Number(step, "i32") if isinstance(step, int) else self.splat_index(c, (d,))
+                    run = self.algebra.apply("arith.muli", [run, scale], "i32")
+                total = run if total is None else self.algebra.apply("arith.addi", [total, run], "i32")
+        if isinstance(base, int):
+            number = Number(base, "i32")
+            if total is None:
+                return number
+            return total if base == 0 else self.algebra.apply("arith.addi", [total, number], "i32")
+        dims = total.dims if isinstance(total, Value) else ()
+        shape = [self.tiles.block[d] for d in dims] or [1]
+        offset = Value(self.b.splat(self.b.from_index(base), shape), dims)
+        return offset if total is None else self.algebra.apply("arith.addi", [total, offset], "i32")
