@@ -21,13 +21,14 @@ export CXX
 export MAX_JOBS ?= 2
 export PIP_NO_INPUT = 1
 
-.PHONY: help demo test sanitize tsan lint bench format build clean distclean
+.PHONY: help demo test test-opinfo sanitize tsan lint bench format build clean distclean
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make demo    run a sentence encoder on the simulated chip   (ARGS='--json out.json')"
 	@echo "make test    run all tests                                  (ARGS='tests/layout -k row')"
+	@echo "make test-opinfo  run PyTorch's samples of every operator in eager mode (an hour; goes on where it stopped)"
 	@echo "make sanitize  native tests and fuzzers under AddressSanitizer and UBSan   (COUNT=200000)"
 	@echo "make lint    check format, style and types"
 	@echo "make bench   run the benchmarks                             (ARGS=benchmarks/functional.py)"
@@ -41,6 +42,10 @@ demo: build $(STAMPS)/extra-demo
 
 test: build $(STAMPS)/extra-demo $(STAMPS)/extra-test
 	@$(QUIET_THREADS) $(BIN)/python -m pytest -n $(JOBS) $(ARGS)
+
+# Every operator of PyTorch on its own samples, held to the record in both directions; ARGS='--match conv' for some.
+test-opinfo: build $(STAMPS)/extra-demo $(STAMPS)/extra-test
+	@$(QUIET_THREADS) $(BIN)/python tests/opinfo/sweep.py --workers $(JOBS) $(ARGS)
 
 # Native code without torch, built with AddressSanitizer and UBSan: the runtime's tests, then COUNT damaged binaries
 # and COUNT damaged job plans. The corpus comes from the compiler of this tree.

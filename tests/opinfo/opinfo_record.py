@@ -1,0 +1,110 @@
+"""What is known of every operator of PyTorch: ``operators.json`` and the page ``docs/ops.md`` made of it.
+
+A section is a way to run operators in one dtype: ``compile float16``, ``eager float32``, ``eager float32 backward``. It
+holds a row ``[status, reason, aten operators]`` for every operator that PyTorch defines for the dtype.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from opinfo_workers import SECONDS, Row
+
+ROOT = Path(__file__).parent.parent.parent
+RECORD = Path(__file__).parent / "operators.json"
+PAGE = ROOT / "docs" / "ops.md"
+KINDS = ("pass", "refused", "wrong", "crash", "hang", "skip", "untried")
+Record = dict[str, dict[str, Any]]  # section -> {"samples": most samples tried, "operators": {operator: row}}
+
+HEAD = f"""# Operators
+
+PyTorch's own samples of every operator (OpInfo) on `spyre` without any fallback, compared with the host: under
+`torch.compile` and in eager mode, there also in place, with `out=` and differentiated. Written by
+`tests/opinfo/sweep.py --record`; `make test-opinfo` runs all of them again and fails for every difference in either
+direction, `tests/opinfo/test_opinfo.py` some. An operator has the result of the worst of its samples: *refused* is
+one clear error, *wrong* a different value, *crash* any other error, *hang* no result within {SECONDS} s of processor
+time, *skip* no sample, nothing to differentiate, or only a dtype without a device format, *untried* not run yet. Random
+and uninitialized results are compared in shape and dtype only. *aten* counts the distinct aten operators, overloads
+taken together, that ran for the operators that pass. `loom ops` lists the route of every overload.
+"""
+
+
+def jobs(dtype: str, match: str = "") -> list[tuple[str, str]]:
+    """(name, variant) of the operators that PyTorch defines for a dtype."""
+    import torch
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    wanted = getattr(torch, dtype)
+    found = [(o.name, o.variant_test_name) for o in op_db if wanted in o.dtypes]
+    return [j for j in found if re.search(match, key(*j))]
+
+
+def key(name: str, variant: str) -> str:
+    """Name of an operator in the record."""
+    return f"{name}.{variant}" if variant else name
+
+
+def sections(mode: str, dtype: str) -> list[str]:
+    """Sections that a run of operators fills, in the order of a worker's rows."""
+    return [f"{mode} {dtype}", f"{mode} {dtype} backward"] if mode == "eager" else [f"{mode} {dtype}"]
+
+
+def load() -> Record:
+    """The record."""
+    return json.loads(RECORD.read_text())
+
+
+def spread(mode: str, dtype: str, rows: dict[str, list[Row]]) -> dict[str, dict[str, Row]]:
+    """Rows by section. Where a process failed its one row says it for all."""
+    return {s: {k: r[min(i, len(r) - 1)] for k, r in rows.items()} for i, s in enumerate(sections(mode, dtype))}
+
+
+def keep(mode: str, dtype: str, samples: int, rows: dict[str, list[Row]]) -> None:
+    """Merge results into the record and write the page."""
+    record = load()
+    names = {key(*job) for job in jobs(dtype)}
+    for section, found in spread(mode, dtype, rows).items():
+        before = record.get(section, {"operators": {}})["operators"]
+        merged = {n: found.get(n) or before.get(n) or ["untried", "", []] for n in sorted(names)}
+        record[section] = {"samples": samples, "operators": merged}
+    RECORD.write_text(json.dumps(record, indent=0, sort_keys=True) + "\n")
+    PAGE.write_text(page(record))
+
+
+def differences(record: Record, section: str, rows: dict[str, Row]) -> list[str]:
+    """Where fresh rows are not what the record says: unlisted failures, and failures that are none any more."""
+    listed = record[section]["operators"]
+    known = {n: r[0] for n, r in listed.items()}
+    return [
+        f"{section}: {n} is {r[0]}, recorded as {known.get(n, 'nothing')}: {r[1]}"
+        for n, r in rows.items()
+        if r[0] != known.get(n)
+    ]
+
+
+def _cell(reason: str) -> str:
+    """A reason as one short cell of a table, without paths and inputs."""
+    short = re.sub(r"/\S*/", "", reason.split("; inputs")[0])[:140]
+    return short.translate(str.maketrans("|<>", "/()"))
+
+
+def page(record: Record) -> str:
+    """Counts of every section, each operator that fails somewhere with its reason, and all operators."""
+    lines = [HEAD, "| | samples, at most | " + " | ".join(KINDS) + " | aten |", "|---" * (len(KINDS) + 3) + "|"]
+    for section, run in record.items():
+        rows = run["operators"].values()
+        counts = [sum(r[0] == k for r in rows) for k in KINDS]
+        atens = {c for r in rows for c in r[2]}
+        lines.append(f"| {section} | {run['samples']} | " + " | ".join(map(str, counts)) + f" | {len(atens)} |")
+    for section, run in record.items():
+        failed = {n: r for n, r in sorted(run["operators"].items()) if r[0] not in ("pass", "untried", "skip")}
+        lines += ["", f"## {section}: what does not pass", "", "| operator | result | reason |", "|---|---|---|"]
+        lines += [f"| `{n}` | {r[0]} | {_cell(r[1])} |" for n, r in failed.items()]
+    lines += ["", "## All", "", "| operator | " + " | ".join(record) + " |", "|---" * (len(record) + 1) + "|"]
+    for n in sorted({n for run in record.values() for n in run["operators"]}):
+        cells = [run["operators"].get(n, ["-"])[0] for run in record.values()]
+        lines.append(f"| `{n}` | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
