@@ -7,7 +7,7 @@ from helpers import half
 
 from torch_loom import arch
 from torch_loom.inductor import config
-from torch_loom.inductor.division import chain_pays, chained
+from torch_loom.inductor.chain_cost import Layers, chain_pays, chained
 from torch_loom.profiler import launch_rows, recorded_launches
 
 
@@ -88,9 +88,13 @@ def test_layers_in_a_row_and_a_symbolic_batch():
 
 
 def test_cost_refuses_what_lx_cannot_hold_or_weights_would_pass_by_too_often():
-    assert chained(4096, 4096, 16384, 8192, 1, True, 8, 32, 1_600_000, "spyre") is None
+    def cost(*sizes):
+        layers = Layers(*sizes, products=1, epilogue=8.0, extra=1)
+        return layers, chained(layers, 32, 1_600_000, "spyre")
+
+    assert cost(4096, 4096, 16384, 8192)[1] is None
     # A wide layer and many rows: each row tile would fetch all weights again.
-    way = chained(65536, 2048, 8192, 2048, 1, True, 8, 32, 1_600_000, "spyre")
-    assert not chain_pays(65536, 2048, 8192, 2048, way, 32, 1_600_000, "spyre")
-    way = chained(4096, 384, 1536, 384, 1, True, 8, 32, 1_600_000, "spyre")
-    assert way is not None and chain_pays(4096, 384, 1536, 384, way, 32, 1_600_000, "spyre")
+    layers, way = cost(65536, 2048, 8192, 2048)
+    assert not chain_pays(layers, way, 32, 1_600_000, "spyre")
+    layers, way = cost(4096, 384, 1536, 384)
+    assert way is not None and chain_pays(layers, way, 32, 1_600_000, "spyre")

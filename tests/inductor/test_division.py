@@ -19,14 +19,17 @@ BUDGET = 1_600_000
 def test_traffic_of_one_way_by_hand():
     # 256 x 512 = 256 x 128 times 128 x 512 on 4 x 2 cores, tiles 32 x 64: each core has 2 x 4 tiles.
     c = Contraction(1, 256, 512, 128)
-    columns_first = timed(c, (1, 4, 2), 32, 64, False, CHIP)
+    columns_first = timed(c, (1, 4, 2, 1), 32, 64, False, CHIP)
     assert columns_first.read == 2 * (256 * 128 * 4 + 128 * 512)  # A once per column tile, B once
     assert columns_first.written == 2 * 256 * 512
-    rows_first = timed(c, (1, 4, 2), 32, 64, True, CHIP)
+    rows_first = timed(c, (1, 4, 2, 1), 32, 64, True, CHIP)
     assert rows_first.read == 2 * (256 * 128 + 128 * 512 * 2)  # B once per row tile
-    # Five tiles of rows for four cores: loops differ, nothing is shared.
-    uneven = timed(Contraction(1, 160, 512, 128), (1, 4, 2), 32, 64, True, CHIP)
-    assert uneven.read == 2 * (256 * 128 * 2 + 128 * 512 * 2 * 4)
+    # Five tiles of rows for four cores: two each, of which the last core's lie behind the end.
+    uneven = timed(Contraction(1, 160, 512, 128), (1, 4, 2, 1), 32, 64, True, CHIP)
+    assert uneven.read == 2 * (256 * 128 + 128 * 512 * 2)
+    # K over two cores: each reads its half of both operands.
+    halves = timed(Contraction(1, 16, 512, 128, k_unit=64), (1, 1, 4, 2), 16, 64, True, CHIP)
+    assert (halves.k_block, halves.steps, halves.read) == (64, 1, 2 * (16 * 128 + 128 * 512))
 
 
 @pytest.mark.parametrize("m, n, k", [(1, 4096, 4096), (4096, 384, 1536), (128, 1536, 384), (65, 67, 63), (7, 1, 3)])

@@ -30,10 +30,11 @@ from .compat import (
     sizevars,
     view_of,
 )
+from .division import LX_BUDGET
 from .domain import Dim, hint, product, typical
 from .errors import Unsupported
-from .matmul import LX_BUDGET, flat
 from .plan import KernelPlan, planned
+from .products import flat
 from .record import node_variables
 from .values import Number, Operand, Value
 
@@ -163,8 +164,7 @@ def is_attention(plan: KernelPlan) -> bool:
 
 def plan_attention(plan: KernelPlan) -> None:
     """Choose tile dims and block sizes."""
-    assert plan.record.contraction is not None
-    of_q, of_k = plan.record.contraction
+    of_q, of_k = plan.record.contractions[0]
     touched = next(symbols for kind, _, symbols in plan.record.reductions if kind in (ATTENTION, CAUSAL))
     outer = [d for d in plan.dims if d not in plan.reduced]
     inside = [d for d in plan.dims if d in plan.reduced and d.symbol in of_q]

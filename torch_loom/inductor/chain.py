@@ -16,17 +16,18 @@ import sympy
 
 from ..ktir.builder import KernelBuilder
 from .access import format_of
+from .chain_cost import Chained, Layers, chained
 from .compat import SchedulerNode, V, buffer_of, host_scalar
-from .division import LX_BUDGET, Chained, chained
+from .division import LX_BUDGET
 from .domain import hint
 from .emit import Emitter
-from .matmul import emit_blocked, enter_loops
+from .matmul import enter_loops
 from .plan import KernelPlan, is_dot, link, make_plan
-from .record import node_variables
+from .record import SFU_CYCLES
 from .runtime import chip_name
 from .tiles import Tiles
 from .values import Value, register_kind
-from .write import bound_for, size_symbols
+from .write import bound_for, emit_nodes, size_symbols
 
 
 @dataclass
@@ -59,7 +60,7 @@ def plan_chain(
     if reads != {sympy.expand(m.symbol * k.extent + k.symbol)}:
         return None
     b.record.touches = [t for t in b.record.touches if t.name != hidden]
-    way = chain_way(first, second, cores, extra)
+    way = chain_way(layers(first, second, extra), cores)
     if way is None:
         return None
     whole = m.extent.is_Integer and way.m_block >= int(m.extent)
@@ -68,30 +69,36 @@ def plan_chain(
     a.matmul.k_steps, b.matmul.k_steps = None, sympy.Integer(int(k.extent) // way.h_block)
     a.blocks = {d: block if d is outer[0] else width if d in a.matmul.n else d.extent for d in a.dims}
     b.blocks = {d: block if d is m else width if d is k else d.extent for d in b.dims}
-    b.matmul.grid, b.matmul.rows_outer, b.cores = (1, way.rows, 1), False, way.rows
+    b.matmul.grid, b.matmul.rows_outer, b.cores = (1, way.rows, 1, 1), False, way.rows
+    a.matmul.grid, a.matmul.share, b.matmul.share = (1, 1, 1, 1), None, None
     return Chain(a, b, hidden)
 
 
-def chain_way(
-    first: Sequence[SchedulerNode], second: Sequence[SchedulerNode], cores: int, extra: int
-) -> Chained | None:
-    """The fastest way to run two products as one kernel; None if their sizes forbid it or LX is too small."""
-    dots = [next(n for n in part if is_dot(n)) for part in (first, second)]
-    sizes = [d.node.get_size() for d in dots]  # type: ignore[union-attr]
-    k, h = (sympy.sympify(d.group[1][1]) for d in dots)
+def layers(first: Sequence[SchedulerNode], second: Sequence[SchedulerNode], extra: int) -> Layers | None:
+    """What two contractions look like as a chain; None if their sizes forbid it."""
+    dots = [[n for n in part if is_dot(n)] for part in (first, second)]
+    if not dots[0] or len(dots[1]) != 1:
+        return None
+    sizes = [part[0].node.get_size() for part in dots]  # type: ignore[union-attr]
+    k, h = (sympy.sympify(part[0].group[1][1]) for part in dots)
     if [len(s) for s in sizes] != [2, 2] or sizes[0][0] != sizes[1][0] or sizes[0][1] != h:
         return None
     m, n = (sympy.sympify(s) for s in sizes[1])
     if not all(s.is_Integer for s in (k, h, n)):
         return None
-    return chained(
-        hint(m), int(k), int(h), int(n), extra, m.is_Integer, _operations(first), cores, LX_BUDGET, chip_name()
-    )
+    return Layers(hint(m), int(k), int(h), int(n), len(dots[0]), _operations(first), extra)
 
 
-def _operations(nodes: Sequence[SchedulerNode]) -> int:
-    """Operations of the SFU per element of the hidden layer."""
-    return sum(len([x for x in n._body.root_block.graph.nodes if x.op == "call_method"]) for n in nodes)
+def chain_way(c: Layers | None, cores: int) -> Chained | None:
+    """The fastest way to run both layers as one kernel; None if LX is too small."""
+    return None if c is None else chained(c, cores, LX_BUDGET, chip_name())
+
+
+def _operations(nodes: Sequence[SchedulerNode]) -> float:
+    """Cycles of the SFU per vector of the hidden layer."""
+    calls = [x for n in nodes for x in n._body.root_block.graph.nodes if x.op == "call_method"]
+    moves = ("load", "store", "get_index", "constant", "dot", "reduction", "store_reduction", "to_dtype")
+    return sum(SFU_CYCLES.get(str(x.target), 1.0) for x in calls if x.target not in moves)
 
 
 def emit_chain(chain: Chain, name: str, arguments: Sequence[str], removed: set[str]) -> tuple[str, list[sympy.Symbol]]:
@@ -113,18 +120,12 @@ def emit_chain(chain: Chain, name: str, arguments: Sequence[str], removed: set[s
         t.written = {x.name for p in (first, second) for x in p.record.touches if x.store}
         t.extent = {d: t.number(d.extent) for d in plan.dims}
         tiles.append(t)
-    inner, outer = Emitter(first, b, tiles[0], removed), Emitter(second, b, tiles[1], removed)
     with ExitStack() as stack:
+        inner, outer = (Emitter(p, b, t, removed, stack) for p, t in zip((first, second), tiles, strict=True))
         enter_loops(second, tiles[1], stack)
         outer.prologue = lambda: _hidden(chain, inner, outer)
         with V.set_ops_handler(outer):
-            for node in second.nodes:
-                if is_dot(node):
-                    emit_blocked(outer, node)
-                    continue
-                assert second.matmul is not None
-                outer.over = second.matmul.n
-                node._body(*node_variables(node, second.numel, second.rnumel, second.dims))
+            emit_nodes(outer)
     return b.text(), symbols
 
 
@@ -140,8 +141,7 @@ def _hidden(chain: Chain, inner: Emitter, outer: Emitter) -> None:
     inner.loaded.clear()
     inner.stored.clear()
     with V.set_ops_handler(inner):
-        for node in first.nodes:
-            node._body(*node_variables(node, first.numel, first.rnumel, first.dims))
+        emit_nodes(inner)
     whole = inner.algebra.materialise(inner.stored[chain.hidden], (m1, h1))
     dtype = buffer_of(chain.hidden)[2]
     raw = inner.narrow(whole, dtype, format_of(dtype, chain.hidden).element)

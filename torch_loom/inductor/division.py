@@ -1,32 +1,34 @@
-"""How a contraction is divided over cores, batches, rows, columns: every way is timed, the fastest wins.
+"""How a contraction is divided over cores, batches, rows, columns and K: every way is timed, the fastest wins.
 
-The time of a way comes from the rates of the chip description, as the clock uses them (``csrc/chip/clock_cost.cpp``):
-products in PT by rows of a tile, the epilogue in the SFU, DDR by bytes read and written. Cores that need the same tile
-fetch it once, provided that their loops run equally often. What must arrive before the first product is not
-overlapped by anything.
+The time of a way comes from the rates that the clock uses (``rates.py``): products in PT by rows of a tile, the
+epilogue in the SFU, DDR by bytes read and written. Cores that need the same tile fetch it once. What must arrive
+before the first product is not overlapped by anything. Cores that share K add their sums over the ring and keep a part
+of the tile each.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from typing import Any
 
-from ..arch import Chip, load
+import numpy as np
+
+from ..arch import Chip
+from .rates import EXCHANGE_LAUNCH_CYCLES, ceil, chip_of, ddr_cycles, exchange_cycles, latency, tile_cycles
 
 log = logging.getLogger(__name__)
 
 # Rows and columns of a tile that are tried besides what a core owns.
 ROWS = (16, 32, 64, 128)
 COLUMNS = (64, 128, 192, 256, 384, 512)
-GRID = (1, 2, 4, 8, 16, 32)
 # Elements of K in a tile when a tile cannot hold all of it: wide enough for long runs of the accumulation.
 K_BLOCK = 1024
 # Bytes of LX that the tiles of a contraction may take.
 LX_BUDGET = 1_600_000
-# Cycles of control around one tile: descriptors and credits of its transfers.
-TILE_CYCLES = 60.0
+
+Grid = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True)
@@ -34,9 +36,10 @@ class Contraction:
     """C[batch, m, n] = A[batch, m, k] B[batch, k, n] as the kernel sees it; sizes in elements.
 
     ``n`` counts blocks along the outermost column dim, each ``inner`` columns wide. K goes in ``steps`` tiles of ``k``.
-    ``fixed`` dims have known extents. ``shared`` says that B is the same for all batches, ``epilogue`` is the number of
-    SFU operations and ``extra`` the number of operands read by them per result. With ``whole_rows`` a tile has all
-    columns."""
+    ``shared`` says that B is the same for all batches, ``epilogue`` are the cycles of the SFU per vector and ``extra``
+    the number of operands read by it per result. ``products`` of these sizes share A, ``written`` of their results go
+    to memory. With ``whole_rows`` a tile has all columns. Cores may share K in parts of ``k_unit`` elements (0: they
+    may not)."""
 
     batch: int
     m: int
@@ -44,22 +47,28 @@ class Contraction:
     k: int
     inner: int = 1
     steps: int = 1
-    fixed: tuple[bool, bool, bool] = (True, True, True)
     shared: bool = False
-    epilogue: int = 0
+    epilogue: float = 1.0
     extra: int = 0
     bytes: int = 2
+    products: int = 1
+    written: int = 1
     whole_rows: bool = False
+    k_unit: int = 0
 
 
 @dataclass(frozen=True)
 class Division:
-    """One way: cores along (batch, m, n), tile sizes, loop order, and what it is expected to cost."""
+    """One way: cores along (batch, m, n, k), tile sizes, loop order, and what it is expected to cost.
+
+    A core goes over its part of K in ``steps`` tiles of ``k_block``."""
 
     cycles: float
-    grid: tuple[int, int, int]
+    grid: Grid
     m_block: int
     n_block: int
+    k_block: int
+    steps: int
     rows_outer: bool
     compute: float
     read: float
@@ -67,127 +76,178 @@ class Division:
     lx_bytes: int
 
     def __str__(self) -> str:
-        gb, gm, gn = self.grid
         order = "rows, then columns" if self.rows_outer else "columns, then rows"
+        gb, gm, gn, gk = self.grid
         return (
-            f"{gb} x {gm} x {gn} cores, tiles {self.m_block} x {self.n_block}, {order}: {self.cycles:.0f} cycles "
-            f"(compute {self.compute:.0f}, DDR {self.read / 1e3:.0f} kB read {self.written / 1e3:.0f} kB written, "
-            f"LX {self.lx_bytes / 1024:.0f} KiB)"
+            f"{gb} x {gm} x {gn} x {gk} cores, tiles {self.m_block} x {self.n_block} over {self.k_block}, {order}: "
+            f"{self.cycles:.0f} cycles (compute {self.compute:.0f}, DDR {self.read / 1e3:.0f} kB read "
+            f"{self.written / 1e3:.0f} kB written, LX {self.lx_bytes / 1024:.0f} KiB)"
         )
 
 
-def ceil(a: int, b: int) -> int:
-    """a / b rounded up."""
-    return -(-a // b)
+def share_axis(m_block: int, n_block: int, inner: int, parts: int) -> int | None:
+    """The axis of a tile (0 rows, 1 columns) that ``parts`` cores divide when they have added it up; None: each keeps
+    all of it. Shares of columns are whole sticks, or equal parts of one."""
+    share = n_block // parts * inner
+    if n_block % parts == 0 and (share % 64 == 0 or 64 % share == 0):
+        return 1
+    return 0 if m_block % parts == 0 else None
 
 
-def even(extent: int, block: int, parts: int, fixed: bool) -> bool:
-    """Do all ``parts`` get equally many blocks of ``extent``, as far as is known when the kernel is written?"""
-    return parts == 1 or (fixed and ceil(extent, block) % parts == 0)
+@dataclass(frozen=True)
+class _Costs:
+    """Cost of many ways at once, an entry per way."""
+
+    cycles: Any
+    k_block: Any
+    steps: Any
+    compute: Any
+    read: Any
+    written: Any
+    lx_bytes: Any
 
 
-def ddr_cycles(read: float, written: float, chip: Chip, cores: int | None = None) -> float:
-    """Cycles in which DDR moves these bytes for so many cores (None: all)."""
-    return chip.ddr_seconds(read, written, cores) * chip.clock_hz
-
-
-def tile_cycles(c: Contraction, rows: int, columns: int, chip: Chip) -> float:
-    """Cycles of the compute group for one tile of the result."""
-    share = 1.0 / chip.corelets
-    rate = chip.matmul_flops(max(rows, 1)) / 2 / (chip.cores * chip.corelets * chip.clock_hz)
-    pt = rows * columns * c.k * share * (1 if c.bytes == 2 else 4) / rate
-    load = (rows + columns) * c.k * c.bytes * share / chip.lx.read_bytes_per_cycle.value
-    sfu = rows * columns * share / chip.lanes() * max(c.epilogue, 1)
-    start = chip.sfu.start_cycles.value + chip.lx.latency_cycles.value
-    return c.steps * (max(pt, load) + start + TILE_CYCLES) + max(0.0, sfu - max(pt, load))
-
-
-def _ways(c: Contraction, cores: int) -> Iterator[tuple[tuple[int, int, int], int, int]]:
-    unit = ceil(64, c.inner)  # blocks along n that fill a stick
-
-    def whole(blocks: int) -> int:
-        return min(ceil(blocks, unit) * unit, c.n)
-
-    for gb in sorted({min(g, c.batch, cores) for g in (*GRID, c.batch)}):
-        for gm in GRID:
-            for gn in GRID:
-                if gb * gm * gn > cores or gm > max(c.m, 1) or gn > (1 if c.whole_rows else ceil(c.n, unit)):
-                    continue
-                own, wide = ceil(c.m, gm), whole(ceil(c.n, gn))
-                rows = {min(r, c.m) for r in ROWS} | ({own} if own <= ROWS[-1] else set())
-                if c.whole_rows:
-                    yield from ((((gb, gm, gn), mb, c.n)) for mb in sorted(rows))
-                    continue
-                columns = {whole(ceil(w, c.inner)) for w in COLUMNS}
-                columns |= {wide} if wide * c.inner <= COLUMNS[-1] else set()
-                for mb in sorted(rows):
-                    for nb in sorted(columns):
-                        yield (gb, gm, gn), mb, nb
-
-
-def timed(c: Contraction, grid: tuple[int, int, int], mb: int, nb: int, rows_outer: bool, chip: Chip) -> Division:
-    """One way with its cost."""
-    gb, gm, gn = grid
+def _costs(c: Contraction, grid: Any, mb: Any, nb: Any, rows_outer: Any, chip: Chip) -> _Costs:
+    """Cost of ways: ``grid`` holds cores along (batch, m, n, k)."""
+    gb, gm, gn, gk = grid
     wide = nb * c.inner
     b_per, m_per, n_per = ceil(c.batch, gb), ceil(ceil(c.m, mb), gm), ceil(ceil(c.n, nb), gn)
-    alike = even(c.batch, 1, gb, c.fixed[0]) and even(c.m, mb, gm, c.fixed[1]) and even(c.n, nb, gn, c.fixed[2])
-    # How often a core fetches its part of A and of B, and how many cores share a fetch.
-    a_times = 1 if c.steps == 1 and (rows_outer or m_per == 1) else n_per
-    b_times = 1 if c.steps == 1 and (not rows_outer or n_per == 1) else m_per
-    if not c.shared or c.steps > 1 or n_per > 1:
-        b_times *= b_per
     depth = c.k * c.steps
-    a_bytes = b_per * m_per * mb * depth * c.bytes * a_times * gb * gm * (1 if alike else gn)
-    b_sharers = (gm * gb if c.shared else gm) if alike else 1
-    b_bytes = n_per * wide * depth * c.bytes * b_times * gb * gm * gn / b_sharers
+    unit = max(c.k_unit, 1)
+    own = np.where(gk > 1, ceil(ceil(depth, unit), gk) * unit, depth)
+    steps = np.where(gk > 1, ceil(own, c.k), c.steps)
+    k = np.where(gk > 1, ceil(ceil(own, steps), unit) * unit, c.k)
+    whole = steps == 1
+    # How often a core fetches its part of A and of B; cores that need the same part fetch it once.
+    a_times = np.where(whole & (rows_outer | (m_per == 1)), 1, n_per)
+    b_times = np.where(whole & (~rows_outer | (n_per == 1)), 1, m_per)
+    b_times = np.where((not c.shared) | ~whole | (n_per > 1), b_times * b_per, b_times)
+    a_bytes = b_per * m_per * mb * own * c.bytes * a_times * gb * gm * gk
+    sharers = gm * gb if c.shared else gm
+    b_bytes = c.products * n_per * wide * own * c.bytes * b_times * gb * gm * gn * gk / sharers
     c_bytes = float(c.batch * c.m * c.n * c.inner * c.bytes)
-    read, written = a_bytes + b_bytes + c.extra * c_bytes, c_bytes
+    read, written = a_bytes + b_bytes + c.extra * c_bytes, c.written * c_bytes
     tiles = b_per * m_per * n_per
-    compute = tiles * tile_cycles(c, mb, wide, chip)
-    first_a = mb * c.k * c.bytes * gb * gm * (1 if alike else gn)
-    first_b = wide * c.k * c.bytes * gb * gm * gn / b_sharers
-    first = ddr_cycles(first_a + first_b, 0, chip, gb * gm * gn)
-    memory = ddr_cycles(read, written, chip, gb * gm * gn)
-    last = (
-        mb * wide * c.bytes / chip.dma.write_bytes_per_cycle.value
-        if tiles > 1
-        else ddr_cycles(0, c_bytes, chip, gb * gm * gn)
+    tile = mb * wide
+    columns = (nb % gk == 0) & (((nb // gk * c.inner) % 64 == 0) | (64 % np.maximum(nb // gk * c.inner, 1) == 0))
+    share = np.where((gk > 1) & (columns | (mb % gk == 0)), tile // gk, tile)
+    one = tile_cycles(mb, wide, k, steps, c.epilogue, c.bytes, chip, c.products)
+    one = one + c.products * exchange_cycles(tile, gk, share, chip)
+    compute = tiles * one
+    cores = gb * gm * gn * gk
+    first_a = mb * k * c.bytes * gb * gm * gk
+    first_b = c.products * wide * k * c.bytes * cores / sharers
+    first = ddr_cycles(first_a + first_b, 0.0, chip, cores) + latency(chip)
+    memory = ddr_cycles(read, written, chip, cores)
+    last = np.where(
+        tiles > 1,
+        c.written * share * c.bytes / chip.dma.write_bytes_per_cycle.value,
+        ddr_cycles(0.0, written, chip, cores),
     )
-    once_a = a_times == 1 and m_per * b_per == 1
-    once_b = b_times == 1 and n_per == 1
-    lx = mb * c.k * c.bytes * (1 if once_a else 2) + wide * c.k * c.bytes * (1 if once_b else 2)
-    lx += mb * wide * (8 + 4 * c.extra + (4 if c.steps > 1 else 0))
-    cycles = first + max(compute, memory - first) + last
-    return Division(cycles, grid, mb, nb, rows_outer, compute, read, written, lx)
+    once_a = (a_times == 1) & (m_per * b_per == 1)
+    once_b = (b_times == 1) & (n_per == 1)
+    lx = mb * k * c.bytes * np.where(once_a, 1, 2) + c.products * wide * k * c.bytes * np.where(once_b, 1, 2)
+    lx = lx + tile * (4 * c.products + 4 * c.written + 4 * c.extra) + np.where(steps > 1, 4 * tile * c.products, 0)
+    lx = lx + np.where(gk > 1, 8 * tile * c.products, 0)
+    cycles = first + np.maximum(compute, memory - first) + last + np.where(gk > 1, EXCHANGE_LAUNCH_CYCLES, 0.0)
+    return _Costs(cycles, k, steps, compute, read, np.broadcast_to(written, np.shape(cycles)), lx)
+
+
+def timed(c: Contraction, grid: Grid, mb: int, nb: int, rows_outer: bool, chip: Chip) -> Division:
+    """One way with its cost."""
+    cores, order = tuple(np.array([g]) for g in grid), np.array([rows_outer])
+    return _division(_costs(c, cores, np.array([mb]), np.array([nb]), order, chip), 0, grid, mb, nb, rows_outer)
+
+
+def _division(cost: _Costs, i: int, grid: Grid, mb: int, nb: int, rows_outer: bool) -> Division:
+    return Division(
+        float(cost.cycles[i]),
+        grid,
+        mb,
+        nb,
+        int(cost.k_block[i]),
+        int(cost.steps[i]),
+        rows_outer,
+        float(cost.compute[i]),
+        float(cost.read[i]),
+        float(cost.written[i]),
+        int(cost.lx_bytes[i]),
+    )
 
 
 @cache
-def chip_of(name: str) -> Chip:
-    """A chip description, read once."""
-    return load(name)
+def _grids(cores: int) -> Any:
+    """All (batch, m, n, k) with a product of at most ``cores``, one row each."""
+    found = [
+        (gb, gm, gn, gk)
+        for gb in range(1, cores + 1)
+        for gm in range(1, cores // gb + 1)
+        for gn in range(1, cores // gb // gm + 1)
+        for gk in range(1, cores // gb // gm // gn + 1)
+    ]
+    return np.array(found)
+
+
+def _ways(c: Contraction, cores: int, search: bool) -> tuple[Any, ...]:
+    """Grids, rows, columns, orders and validity of all ways; arrays over [grid, rows, columns, order]."""
+    unit = ceil(64, c.inner)  # blocks along n that fill a stick
+    grids = _grids(cores) if search else np.array([_fixed(c, cores)])
+    top = np.array(
+        [
+            c.batch,
+            max(c.m, 1),
+            1 if c.whole_rows else ceil(c.n, unit),
+            max(1, c.k * c.steps // (2 * c.k_unit)) if c.k_unit and not c.whole_rows else 1,
+        ]
+    )
+    grids = grids[(grids <= top).all(axis=1)]
+    gb, gm, gn, gk = (grids[:, i].reshape(-1, 1, 1, 1) for i in range(4))
+
+    def whole(blocks: Any) -> Any:
+        return np.minimum(ceil(blocks, unit) * unit, c.n)
+
+    own = ceil(c.m, gm)
+    rows = np.concatenate([np.minimum(np.array(ROWS).reshape(1, -1, 1, 1) + 0 * gm, c.m), own], axis=1)
+    valid = rows <= ROWS[-1]
+    if c.whole_rows:
+        columns = np.full((len(grids), 1, 1, 1), c.n)
+    else:
+        some = whole(ceil(np.array(COLUMNS), c.inner)).reshape(1, 1, -1, 1)
+        wide = whole(ceil(c.n, gn))
+        columns = np.concatenate([some + 0 * gn, wide], axis=2)
+        limit = max(COLUMNS[-1], int(whole(1)) * c.inner)
+        valid = valid & (columns * c.inner <= limit)
+    order = np.array([False, True]).reshape(1, 1, 1, 2)
+    shape = np.broadcast_shapes(rows.shape, columns.shape, order.shape)
+    spread = [np.broadcast_to(x, shape).reshape(len(grids), -1) for x in (rows, columns, order, valid)]
+    return grids, *spread
 
 
 @lru_cache(maxsize=4096)
 def divide(c: Contraction, cores: int, budget: int, chip_name: str, search: bool = True) -> tuple[Division, ...]:
     """The fastest way first, then the best of the other core grids. Tiles take at most ``budget`` bytes of LX, unless
-    even the smallest are larger. Without ``search`` rows (or batches) go over the cores, in tiles of 64 x 64."""
-    best: dict[tuple[int, int, int], Division] = {}
-    smallest: Division | None = None
-    fixed = _fixed(c, cores)
-    chip = chip_of(chip_name)
-    for grid, mb, nb in _ways(c, cores):
-        if not search and grid != fixed:
-            continue
-        for rows_outer in (False, True):
-            way = timed(c, grid, mb, nb, rows_outer, chip)
-            if smallest is None or (way.lx_bytes, way.cycles) < (smallest.lx_bytes, smallest.cycles):
-                smallest = way
-            known = best.get(grid)
-            if way.lx_bytes <= budget and (known is None or way.cycles < known.cycles):
-                best[grid] = way
-    found = sorted(best.values(), key=lambda w: w.cycles + w.compute / 64)  # of equals the one with more room
-    assert smallest is not None
-    return tuple(found[:6]) or (smallest,)
+    even the smallest are larger. Without ``search`` rows (or batches) go over the cores."""
+    grids, rows, columns, order, valid = _ways(c, cores, search)
+    grid = tuple(np.repeat(grids[:, i], rows.shape[1]) for i in range(4))
+    flat = rows.ravel(), columns.ravel(), order.ravel()
+    cost = _costs(c, grid, *flat, chip_of(chip_name))
+    # Of equals the one with more room for the products, and with fewer cores that exchange.
+    score = np.where(valid.ravel(), cost.cycles + cost.compute / 64, np.inf)
+    fits = np.where(cost.lx_bytes <= budget, score, np.inf).reshape(rows.shape)
+    best = fits.argmin(axis=1)
+    by_grid = fits[np.arange(len(grids)), best]
+
+    def way(g: int, at: int) -> Division:
+        i = g * rows.shape[1] + at
+        sizes = int(flat[0][i]), int(flat[1][i]), bool(flat[2][i])
+        return _division(cost, i, tuple(map(int, grids[g])), *sizes)  # type: ignore[arg-type]
+
+    chosen = [g for g in np.argsort(by_grid, kind="stable")[:6] if np.isfinite(by_grid[g])]
+    if chosen:
+        return tuple(way(int(g), int(best[g])) for g in chosen)
+    least = np.where(valid.ravel(), cost.lx_bytes.astype(float), np.inf)
+    least = np.lexsort((cost.cycles, least))[0]
+    return (way(int(least) // rows.shape[1], int(least) % rows.shape[1]),)
 
 
 def k_tile(k: int, columns: int, whole_rows: bool, budget: int) -> int:
@@ -198,17 +258,28 @@ def k_tile(k: int, columns: int, whole_rows: bool, budget: int) -> int:
     return max(64, min(K_BLOCK, budget // 3 // (4 * columns) if whole_rows else K_BLOCK) // 64 * 64)
 
 
+def product_alone(m: int, n: int, k: int, cores: int, budget: int, chip_name: str) -> Division:
+    """The fastest way of a product that is a kernel of its own."""
+    step = k_tile(k, 64, False, budget)
+    shape = Contraction(1, m, n, step, 1, ceil(k, step), k_unit=0 if k % 64 else 64)
+    return divide(shape, cores, budget, chip_name)[0]
+
+
+def launch_cycles(chip: Chip) -> float:
+    """Cycles of a launch before its first instruction, at least."""
+    return chip.launch.fixed_ns.value * 1e-9 * chip.clock_hz
+
+
 def rows_pay(m: int, n: int, k: int, extra: int, cores: int, budget: int, chip_name: str) -> bool:
     """Is a product with a reduction over its columns in the epilogue faster than a product and a kernel after it?"""
     step = k_tile(k, n, True, budget)
     joined = divide(
         Contraction(1, m, n, step, 1, ceil(k, step), extra=extra, whole_rows=True), cores, budget, chip_name
     )[0]
-    step = k_tile(k, 64, False, budget)
-    apart = divide(Contraction(1, m, n, step, 1, ceil(k, step)), cores, budget, chip_name)[0]
+    apart = product_alone(m, n, k, cores, budget, chip_name)
     chip = chip_of(chip_name)
     result = 2.0 * m * n
-    after = ddr_cycles((1 + extra) * result, result, chip) + chip.launch.fixed_ns.value * 1e-9 * chip.clock_hz
+    after = float(ddr_cycles((1 + extra) * result, result, chip)) + launch_cycles(chip) + latency(chip)
     log.debug(
         "m %d, n %d, k %d: with its row reductions %.0f cycles, apart %.0f + %.0f",
         m,
@@ -221,54 +292,6 @@ def rows_pay(m: int, n: int, k: int, extra: int, cores: int, budget: int, chip_n
     return joined.lx_bytes <= budget and joined.cycles < apart.cycles + after
 
 
-@dataclass(frozen=True)
-class Chained:
-    """Two products as one kernel: cores along the rows, rows of a tile, hidden columns of a block."""
-
-    cycles: float
-    rows: int
-    m_block: int
-    h_block: int
-    lx_bytes: int
-
-
-@lru_cache(maxsize=4096)
-def chained(
-    m: int, k: int, h: int, n: int, extra: int, fixed: bool, operations: int, cores: int, budget: int, chip_name: str
-) -> Chained | None:
-    """The fastest way to compute [m, k] x [k, h] -> f -> x [h, n] block by block of h; None if LX is too small."""
-    chip, best = chip_of(chip_name), None
-    for rows in (g for g in GRID if g <= min(cores, m)):
-        for mb in sorted({min(r, m) for r in ROWS} | {ceil(m, rows)} if ceil(m, rows) <= ROWS[-1] else {*ROWS}):
-            for hb in (w for w in COLUMNS if h % w == 0):
-                m_per = ceil(ceil(m, mb), rows)
-                fetches = m_per * (1 if even(m, mb, rows, fixed) else rows)
-                one = Contraction(1, m, hb, k, epilogue=operations)
-                two = Contraction(1, m, n, hb, steps=h // hb)
-                compute = m_per * (h // hb * tile_cycles(one, mb, hb, chip) + tile_cycles(two, mb, n, chip))
-                result = 2.0 * m * n
-                read = 2.0 * m * k + 2.0 * fetches * (k * h + h * n) + extra * result
-                first = ddr_cycles(2.0 * mb * k * rows + 2.0 * hb * (k + n), 0, chip, rows)
-                last = ddr_cycles(0, 2.0 * mb * n * rows, chip, rows)
-                cycles = first + max(compute, ddr_cycles(read, result, chip, rows) - first) + last
-                lx = 2 * mb * k * (1 if m_per == 1 else 2) + 4 * hb * (k + n) + 6 * mb * hb + mb * n * (12 + 4 * extra)
-                if lx <= budget and (best is None or cycles < best.cycles):
-                    best = Chained(cycles, rows, mb, hb, lx)
-    return best
-
-
-def chain_pays(m: int, k: int, h: int, n: int, way: Chained | None, cores: int, budget: int, chip_name: str) -> bool:
-    """Is the chain faster than its two products as kernels?"""
-    if way is None:
-        return False
-    apart = 0.0
-    for columns, depth in ((h, k), (n, h)):
-        step = k_tile(depth, 64, False, budget)
-        apart += divide(Contraction(1, m, columns, step, 1, ceil(depth, step)), cores, budget, chip_name)[0].cycles
-    log.debug("m %d, k %d, h %d, n %d: chained %.0f cycles, apart %.0f", m, k, h, n, way.cycles, apart)
-    return way.cycles < apart
-
-
 def explain(what: str, c: Contraction, ways: tuple[Division, ...]) -> None:
     """Log the choice and what it was chosen over (``TORCH_LOGS="+loom"``)."""
     if not log.isEnabledFor(logging.DEBUG):
@@ -278,8 +301,9 @@ def explain(what: str, c: Contraction, ways: tuple[Division, ...]) -> None:
         log.debug("  %s %s", "chosen" if place == 0 else "      ", way)
 
 
-def _fixed(c: Contraction, cores: int) -> tuple[int, int, int]:
+def _fixed(c: Contraction, cores: int) -> Grid:
     """The grid without a search: batches if there are enough of them, else rows."""
     if c.batch >= cores:
-        return cores, 1, 1
-    return 1, max(g for g in GRID if g <= min(cores, max(c.m, 1))), 1
+        return cores, 1, 1, 1
+    rows = min(cores, max(c.m, 1))
+    return 1, 1 << (rows.bit_length() - 1), 1, 1

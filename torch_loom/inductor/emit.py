@@ -7,6 +7,7 @@ reduced extent in one tile, so a fused softmax or norm needs no second pass over
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -33,18 +34,25 @@ from .values import DF16_MAX, NARROW, Number, Operand, Value, register_kind
 class Emitter(IndexHandler):
     """Ops handler of one kernel."""
 
-    def __init__(self, plan: KernelPlan, builder: KernelBuilder, tiles: Tiles, removed: set[str]) -> None:
+    def __init__(
+        self, plan: KernelPlan, builder: KernelBuilder, tiles: Tiles, removed: set[str], stack: ExitStack
+    ) -> None:
         super().__init__(plan, builder, tiles)
+        self.stack = stack  # loops that stay open until the end of the kernel
         self.removed = removed
         self.loaded: dict[tuple[Any, ...], Operand] = {}
         self.stored: dict[str, Operand] = {}
         self.attending: Carried | None = None  # running values of an attention
-        self.partial: Tensor | None = None  # partial sums of a contraction that goes block by block
-        self.held: list[tuple[str, sympy.Expr]] | None = None  # stores to be done after the last block
+        self.partial: Tensor | None = None  # sums of the contraction at hand
+        self.held: list[tuple[str, sympy.Expr]] | None = None  # stores that wait for the end of a contraction or a loop
         self.running: Carried | None = None  # running values of reductions that go block by block
         self.guards = _guards(plan)
         self.prologue: Callable[[], None] | None = None  # makes operands of a block of a contraction
         self.over = [d for d in plan.dims if d in plan.reduced]  # dims that a reduction of the current node folds
+
+    def only_first(self) -> None:
+        """What follows is done by the first of the cores that share a reduced extent."""
+        self.stack.enter_context(self.b.loop(0, self.b.sub(1, self.b.min(1, self.tiles.part))))
 
     # -- memory ----
 
@@ -220,7 +228,7 @@ class Emitter(IndexHandler):
 
     def dot(self, a: Operand, b: Operand) -> Operand:
         from .attention import emit_scores
-        from .matmul import emit_dot
+        from .products import emit_dot
 
         return emit_scores(self, a, b) if self.attending is not None else emit_dot(self, a, b)
 

@@ -77,15 +77,16 @@ class KernelPlan:
 
 @dataclass
 class MatmulPlan:
-    """Roles of the dims of a contraction and the core grid (batch, m, n)."""
+    """Roles of the dims of a contraction and the core grid (batch, m, n, k)."""
 
     m: list[Dim]
     n: list[Dim]
     k: list[Dim]
-    grid: tuple[int, int, int]
+    grid: tuple[int, int, int, int]
     rows_outer: bool = False
     whole_rows: bool = False  # the epilogue reduces over the columns, so a tile has all of them
-    k_steps: sympy.Expr | None = None  # blocks of the outermost k dim when a tile cannot hold all of K
+    k_steps: sympy.Expr | None = None  # blocks of the outermost k dim when a tile cannot hold all of a core's part
+    share: int | None = None  # axis of a tile that the cores which share K divide, once they have added it up
 
 
 def is_dot(node: SchedulerNode) -> bool:
@@ -141,6 +142,29 @@ def access_of(touch: Touch, dims: list[Dim]) -> Access:
     return resolve(geometry(touch.name), touch.index, dims, touch.indirect, limits)
 
 
+def ends_alone(plan: KernelPlan, d: Dim) -> bool:
+    """May a core run past the end of ``d``? Its loads then read zeros or what nobody uses, its stores write nothing.
+
+    That takes affine accesses (the gather unit checks its indices), and stores of a host dim that ends where ``d``
+    does, unless views of their own extent end them."""
+    for t in plan.record.touches:
+        access = access_of(t, plan.dims)
+        if access.linear is not None or any(c.indirect for c in access.coordinates):
+            return False
+        if not t.store:
+            continue
+        if d not in access.dims:
+            return False
+        for c in access.coordinates:
+            steps = dict(c.terms)
+            if d not in steps or (d in plan.blocks and c.dim.tile_stride is None):
+                continue
+            end = sympy.expand(c.offset + sum(s * (e.extent - 1) for e, s in c.terms) + 1)
+            if end != c.dim.extent or any(hint(s) > hint(steps[d]) for s in steps.values()):
+                return False
+    return True
+
+
 def make_plan(nodes: list[SchedulerNode], cores: int, removed: set[str]) -> KernelPlan:
     """Plan the kernel of ``nodes``; buffers in ``removed`` live only inside of it. Raises Unsupported."""
     numel, rnumel = groups(nodes)
@@ -161,7 +185,7 @@ def make_plan(nodes: list[SchedulerNode], cores: int, removed: set[str]) -> Kern
 
     if is_attention(plan):
         plan_attention(plan)
-    elif seen.contraction is not None:
+    elif seen.contractions:
         from .matmul import plan_matmul
 
         plan_matmul(plan)

@@ -85,6 +85,33 @@ def widest(a: Limits, b: Limits) -> Limits:
     return out
 
 
+# Cycles of the vector unit per vector, as its operations are counted: one for simple ones, four for divisions and
+# elementary functions.
+SFU_CYCLES = dict.fromkeys(
+    (
+        *("truediv", "div_rn", "reciprocal", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt"),
+        *(
+            "sin",
+            "cos",
+            "tan",
+            "tanh",
+            "erf",
+            "erfc",
+            "asin",
+            "acos",
+            "atan",
+            "atan2",
+            "sinh",
+            "cosh",
+            "asinh",
+            "acosh",
+        ),
+        *("atanh", "pow", "fmod", "rsqrt", "acosh"),
+    ),
+    4.0,
+) | {"sigmoid": 10.0, "to_dtype": 0.0, "constant": 0.0, "index_expr": 1.0}
+
+
 @dataclass
 class Record:
     """What the bodies of a kernel do."""
@@ -93,8 +120,9 @@ class Record:
     scalars: list[str] = field(default_factory=list)
     reductions: list[tuple[str, torch.dtype, frozenset[sympy.Symbol]]] = field(default_factory=list)
     values: set[sympy.Symbol] = field(default_factory=set)  # symbols of indices used as numbers
-    contraction: tuple[frozenset[sympy.Symbol], frozenset[sympy.Symbol]] | None = None
-    operations: int = 0
+    # What both operands of each contraction depend on.
+    contractions: list[tuple[frozenset[sympy.Symbol], frozenset[sympy.Symbol]]] = field(default_factory=list)
+    operations: float = 0  # cycles of the SFU per vector
 
 
 def _symbols(values: Any) -> frozenset[sympy.Symbol]:
@@ -174,7 +202,7 @@ class _Recorder(DefaultHandler):
         return Shadow(_symbols([mask, inside]))
 
     def dot(self, a: Any, b: Any) -> Shadow:
-        self.record.contraction = (_symbols([a]), _symbols([b]))
+        self.record.contractions.append((_symbols([a]), _symbols([b])))
         return Shadow(_symbols([a, b]))
 
     def reduction(self, dtype: Any, src_dtype: Any, kind: str, value: Any) -> Any:
@@ -192,7 +220,7 @@ class _Recorder(DefaultHandler):
         return None
 
     def _default(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        self.record.operations += 1
+        self.record.operations += SFU_CYCLES.get(name, 1)
         if name in ("lt", "le", "gt", "ge"):
             return Shadow(_symbols(args), limits=_compare(name, args[0], args[1], self.dims))
         if name in ("and_", "logical_and", "bitwise_and"):

@@ -11,6 +11,7 @@ import sympy
 from . import config as settings
 from .access import public_layout
 from .attention import ATTENTION, CAUSAL
+from .chain_cost import chain_pays
 from .compat import (
     BackendFeature,
     BaseSchedulerNode,
@@ -25,7 +26,7 @@ from .compat import (
     get_kernel_metadata,
     sizevars,
 )
-from .division import LX_BUDGET, chain_pays, rows_pay
+from .division import LX_BUDGET, rows_pay
 from .domain import Misaligned, hint, product
 from .plan import REDUCED_ELEMENTS, align, flatten, groups, is_dot, link, make_plan, planned, readers
 from .runtime import chip_name
@@ -182,11 +183,11 @@ class LoomScheduling(BaseScheduling):
         dots = [next((n for n in part if is_dot(n)), None) for part in (first, second)]
         if link(first, second) is None or dots[0] is None or dots[1] is None:
             return False
-        from .chain import chain_way
+        from .chain import chain_way, layers
 
-        m, n = (hint(s) for s in dots[1].node.get_size()[-2:])  # type: ignore[union-attr]
-        k, h = (hint(d.group[1][1]) for d in dots if d is not None)
-        return chain_pays(m, k, h, n, chain_way(first, second, core_count(), 1), core_count(), LX_BUDGET, chip_name())
+        found = layers(first, second, 1)
+        way = chain_way(found, core_count())
+        return found is not None and chain_pays(found, way, core_count(), LX_BUDGET, chip_name())
 
     def _generate(self, parts: list[list[SchedulerNode]]) -> bool:
         """Generate and call the kernel of one list of nodes, or of a chain of two; False if two do not fit together."""

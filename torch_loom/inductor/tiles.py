@@ -54,6 +54,8 @@ class Tiles:
         self.written: set[str] = set()
         self.scalars: dict[str, Tensor] = {}
         self.joined: dict[Dim, tuple[Dim, ...]] = {}
+        self.overrun: set[Dim] = set()  # dims whose last tiles may begin behind their end (see matmul.share)
+        self.part: Num = 0  # number of this core among those that share a reduced extent
 
     # -- numbers ----
 
@@ -201,7 +203,8 @@ class Tiles:
         Not when other loops move within the same host dim: then a partial tile would run on into the rows of
         the next index."""
         block = self.block[d]
-        whole = isinstance(block, int) and exact_div(d.extent, sympy.Integer(block)) is not None
+        divides = isinstance(block, int) and exact_div(d.extent, sympy.Integer(block)) is not None
+        whole = divides and d not in self.overrun
         return whole or block == self.extent[d] or len(c.terms) == 1
 
     def _divides(self, c: Coordinate, per_stick: int) -> int:

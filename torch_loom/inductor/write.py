@@ -14,7 +14,9 @@ from .compat import V, host_scalar, number_kind, sizevars
 from .domain import Dim
 from .emit import Emitter
 from .folds import reduce_by_blocks
+from .matmul import enter_loops
 from .plan import KernelPlan, bound_of, is_dot
+from .products import emit_products
 from .record import node_variables
 from .tiles import Tiles
 from .values import register_kind
@@ -45,30 +47,34 @@ def emit_kernel(
     tiles.bases = bases
     tiles.written = {t.name for t in plan.record.touches if t.store}
     tiles.extent = {d: tiles.number(d.extent) for d in plan.dims}
-    from .attention import emit_attention
-    from .matmul import emit_blocked, enter_loops
-
-    emitter = Emitter(plan, b, tiles, removed)
     with ExitStack() as stack:
+        emitter = Emitter(plan, b, tiles, removed, stack)
         if plan.matmul is not None:
             enter_loops(plan, tiles, stack)
         else:
             _enter_items(plan, tiles, stack)
         with V.set_ops_handler(emitter):
-            nodes = list(plan.nodes)
-            if plan.blocked is not None:
-                nodes = reduce_by_blocks(emitter)
-            for node in nodes:
-                if plan.attention is not None and node.is_reduction():
-                    emit_attention(emitter, node)
-                    continue
-                if plan.matmul is not None:
-                    if plan.matmul.k_steps is not None and is_dot(node):
-                        emit_blocked(emitter, node)
-                        continue
-                    emitter.over = plan.matmul.k if is_dot(node) else plan.matmul.n
-                node._body(*node_variables(node, plan.numel, plan.rnumel, plan.dims))
+            emit_nodes(emitter)
     return b.text(), symbols
+
+
+def emit_nodes(emitter: Emitter) -> None:
+    """The bodies of a kernel's nodes inside its loops."""
+    from .attention import emit_attention
+
+    plan = emitter.plan
+    nodes = list(plan.nodes)
+    if plan.blocked is not None:
+        nodes = reduce_by_blocks(emitter)
+    if plan.matmul is not None:
+        emit_products(emitter, [n for n in nodes if is_dot(n)])
+        emitter.over = plan.matmul.n
+        nodes = [n for n in nodes if not is_dot(n)]
+    for node in nodes:
+        if plan.attention is not None and node.is_reduction():
+            emit_attention(emitter, node)
+            continue
+        node._body(*node_variables(node, plan.numel, plan.rnumel, plan.dims))
 
 
 def bound_for(plan: KernelPlan, symbol: sympy.Symbol) -> int | None:

@@ -176,6 +176,16 @@ class KernelBuilder:
         self._level_of[name] = level
         return name
 
+    def _define_many(self, text: str, count: int) -> list[str]:
+        """Emit ``text`` as the definition of ``count`` new values."""
+        if count == 1:
+            return [self._define(text)]
+        name = f"%{self._next}"
+        self._next += 1
+        self._emit(f"{name}:{count} = {text}")
+        self._level_of[name] = self._here
+        return [f"{name}#{i}" for i in range(count)]
+
     def _hoisted(self, text: str) -> int:
         """The outermost loop level at which every operand of ``text`` is defined."""
         return max((self._level_of.get(n, 0) for n in _NAMES.findall(text)), default=0)
@@ -581,6 +591,54 @@ class KernelBuilder:
             f"linalg.matmul ins({a.name}, {b.name} : {a.type}, {b.type}) outs({init.name} : {init.type}) -> {init.type}"
         )
         return Tensor(name, init.shape, dtype)
+
+    # -- exchanges ----------------------------------------------------------------------------------
+
+    def ring_fold(
+        self,
+        combiners: Sequence[str],
+        values: Sequence[Tensor],
+        identities: Sequence[float],
+        size: int,
+        scatter: int | None = None,
+    ) -> list[Tensor]:
+        """Fold ``values[i]`` with ``combiners[i]`` over each group of ``size`` neighbouring compute tiles, in the order
+        of their numbers. Every tile of the group gets the whole result, or, with ``scatter``, its share of that dim
+        (whose extent ``size`` divides)."""
+        groups = self.grid // size
+        everyone = f"affine_set<(t)[g] : (t - g * {size} >= 0, -t + g * {size} + {size - 1} >= 0)>"
+        numbers = f"affine_set<(g) : (g >= 0, -g + {groups - 1} >= 0)>"
+        types = ", ".join(v.type for v in values)
+        future = f"<({types}), groups = {numbers}>"
+        names = ", ".join(v.name for v in values)
+        group = f"%{self._next}"
+        self._next += 1
+        sent = self._define(
+            f"ktdp.inter_tile_produce producer_tiles_per_group = {everyone} -> {future} "
+            f"{{ ^bb0({group}: index): ktdp.yield_partial {names} : {types} }}"
+        )
+        starts = [self.splat(self.constant(x, v.dtype), v.shape) for x, v in zip(identities, values, strict=True)]
+        count = len(values)
+        left, right, out = ([f"%{self._next + j * count + i}" for i in range(count)] for j in range(3))
+        self._next += 3 * count
+        arguments = ", ".join(f"{n}: {v.type}" for side in (left, right) for n, v in zip(side, values, strict=True))
+        body = " ".join(
+            f"{o} = {c} {a}, {b} : {v.type}" for o, c, a, b, v in zip(out, combiners, left, right, values, strict=True)
+        )
+        kind, where = "reduce", ""
+        shapes = [list(v.shape) for v in values]
+        if scatter is not None:
+            kind, where = "reduce_scatter", f", scatter_dimensions = [{scatter}]"
+            for shape in shapes:
+                shape[scatter] = self.floordiv(shape[scatter], size)
+        results = ", ".join(tensor_type(s, v.dtype) for s, v in zip(shapes, values, strict=True))
+        name = self._define_many(
+            f"ktdp.inter_tile_{kind}({sent}) consumer_tiles_per_group = {everyone}{where}, "
+            f"identity({', '.join(s.name for s in starts)} : {types}) : {future} -> {results} "
+            f"{{ ^bb0({arguments}): {body} ktdp.yield_reduced {', '.join(out)} : {types} }}",
+            count,
+        )
+        return [Tensor(n, tuple(s), v.dtype) for n, s, v in zip(name, shapes, values, strict=True)]
 
 
 def _groups(groups: Sequence[Sequence[int]]) -> str:

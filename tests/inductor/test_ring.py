@@ -1,0 +1,89 @@
+"""Work that cores share along a reduced extent: partial results added up over the ring."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from helpers import half
+from test_epilogues import run
+
+from torch_loom import arch
+from torch_loom.inductor import matmul, runtime
+from torch_loom.inductor.division import share_axis, timed
+
+
+def exchanges() -> int:
+    """Exchanges of the kernel prepared last."""
+    return runtime.kernels()[-1].ktir.count("inter_tile_produce")
+
+
+def products(m, k, n):
+    return half(m, k), half(n, k, seed=1, scale=k**-0.5)
+
+
+@pytest.mark.parametrize(
+    "m, k, n",
+    [
+        (1, 512, 512),  # shares of 16 columns
+        (1, 640, 100),  # ten sticks of K, the second stick of columns is not full
+        (3, 704, 64),  # eleven sticks of K
+        (5, 6400, 64),  # LX holds no tile of all K
+    ],
+)
+def test_cores_share_k_of_a_product(m, k, n):
+    x, w = products(m, k, n)
+    bias = half(n, seed=3)
+    out, expected, _ = run(lambda x, w, b: F.relu(F.linear(x, w, b)), x, w, bias)
+    assert exchanges() == 1
+    # One rounding of the result, sums of k products in float32.
+    torch.testing.assert_close(out.cpu().float(), expected, rtol=2.0**-10 * 1.01, atol=k * 2.0**-24)
+
+
+def test_shares_of_a_tile():
+    assert share_axis(1, 64, 1, 4) == 1  # 16 columns each
+    assert share_axis(20, 64, 1, 5) == 0  # a fifth of a stick is no share, four rows are
+    assert share_axis(11, 64, 1, 3) is None
+
+
+@pytest.mark.parametrize("grid, tile", [((1, 2, 1, 5), (20, 64)), ((1, 1, 2, 4), (33, 64)), ((1, 3, 2, 3), (11, 64))])
+def test_every_way_to_share_a_tile(monkeypatch, grid, tile):
+    """Five cores share rows of a tile, four its columns, three keep it whole, of which the first writes."""
+    monkeypatch.setattr(matmul, "divide", lambda c, *_: (timed(c, grid, *tile, True, arch.load("spyre")),))
+    out, expected, _ = run(lambda x, w, r: x @ w.T + r, *products(33, 640, 70), half(33, 70, seed=2))
+    assert exchanges() == 1
+    torch.testing.assert_close(out.cpu().float(), expected, rtol=2.0**-10 * 1.01, atol=640 * 2.0**-24)
+
+
+@pytest.mark.parametrize("heads, size", [(8, 64), (6, 32), (12, 128)])
+def test_cores_share_heads_of_the_rows_of_a_product(heads, size):
+    """The left operand has heads before rows, so K is two dims of it."""
+
+    def fn(x, w):
+        return (x * 2).transpose(0, 1).reshape(2, heads * size) @ w
+
+    x, w = half(heads, 2, size), half(heads * size, 64, seed=1, scale=(heads * size) ** -0.5)
+    out, expected, _ = run(fn, x, w)
+    torch.testing.assert_close(out.cpu().float(), expected, rtol=2.0**-9, atol=heads * size * 2.0**-24)
+
+
+def test_rows_of_a_symbolic_number_share_k():
+    torch._dynamo.reset()
+    fn = torch.compile(lambda x, w: x @ w, dynamic=True)
+    w = half(768, 64, seed=1, scale=768**-0.5)
+    for m in (2, 9, 65, 200):
+        x = half(m, 768)
+        held = x.to("spyre"), w.to("spyre")
+        out, expected = fn(*held).cpu().float(), held[0].cpu().float() @ held[1].cpu().float()
+        torch.testing.assert_close(out, expected, rtol=2.0**-10 * 1.01, atol=768 * 2.0**-24)
+
+
+@pytest.mark.parametrize("m, n", [(160, 512), (7 * 64 + 3, 3 * 64 + 1)])
+def test_last_cores_run_past_the_end_without_a_trace(m, n):
+    """Tiles that do not divide evenly over the cores, in results that are parts of a larger buffer."""
+
+    def fn(x, w, y):
+        return torch.cat([x @ w, y], 0), torch.cat([y, x @ w], 1 if y.shape[0] == x.shape[0] else 0)
+
+    x, w, y = half(m, 64), half(64, n, seed=1, scale=0.125), half(m, n, seed=2)
+    out, expected, _ = run(fn, x, w, y)
+    for a, b in zip(out, expected, strict=True):
+        torch.testing.assert_close(a.cpu().float(), b, rtol=2.0**-10 * 1.01, atol=64 * 2.0**-24)
