@@ -178,6 +178,7 @@ struct Table {
     set(UDIV_I, each_int2<divide_u>);
     set(UREM_I, each_int2<remainder_u>);
     set(MULHI_I, each_int2<multiply_high>);
+    set(CHECK, map2<[](F, F b) { return b; }>);  // the segment looks at the flags
     set(EQ_I, int2<[](I a, I b) { return one_where(a == b); }>);
     set(NE_I, int2<[](I a, I b) { return one_where(a != b); }>);
     set(LT_I, int2<[](I a, I b) { return one_where(a < b); }>);

@@ -105,6 +105,7 @@ constexpr OpInfo kOps[] = {
     {"ult_i", "ii", 'f', NONE, SIMPLE},
     {"ule_i", "ii", 'f', NONE, SIMPLE},
     {"mulhi_i", "ii", 'i', NONE, SIMPLE},
+    {"check", "fi", 'i', NONE, SIMPLE},
 };
 static_assert(sizeof kOps / sizeof *kOps == kVecOps);
 

@@ -103,9 +103,10 @@ enum class VecOp : std::uint16_t {
   UREM_I,
   ULT_I,
   ULE_I,
-  MULHI_I
+  MULHI_I,
+  CHECK
 };
-inline constexpr std::uint32_t kVecOps = 96;
+inline constexpr std::uint32_t kVecOps = 97;
 
 enum class ImmKind : std::uint8_t { NONE, INT, FLOAT };
 /// How long the SFU works on one vector: FREE happens in the queues or once per segment.

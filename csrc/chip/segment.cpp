@@ -270,10 +270,25 @@ class Run {
         break;
       }
       default:
-        lane_function(op.op)(buffer(op.dst), buffer(op.a), buffer(op.b), buffer(op.c), padded(count_));
+        compute(op, count_);
         return;
     }
     std::fill_n(buffer(op.dst), padded(count_), value);
+  }
+
+  /// One operation without an immediate over the first `lanes` lanes of its buffers.
+  void compute(const MicroOp& op, std::int64_t lanes) const {
+    if (op.op == VecOp::CHECK) check(buffer(op.a), buffer(op.b), lanes);
+    lane_function(op.op)(buffer(op.dst), buffer(op.a), buffer(op.b), buffer(op.c), padded(lanes));
+  }
+
+  void check(const float* over, const float* value, std::int64_t lanes) const {
+    for (std::int64_t i = 0; i < lanes; ++i)
+      if (over[i] != 0.0f)
+        fail(core_, Unit::SFU, "DEV-10",
+             "segment " + std::to_string(s_.number) +
+                 ": an int64 value does not fit in the 32 bits that the device holds (its low 32 bits are " +
+                 std::to_string(std::bit_cast<std::int32_t>(value[i])) + ")");
   }
 
   void walk() {
@@ -322,7 +337,7 @@ class Run {
       if (op.op == VecOp::IOTA)
         count_along(iota_[iota++], at, rows, width, buffer(op.dst));
       else
-        lane_function(op.op)(buffer(op.dst), buffer(op.a), buffer(op.b), buffer(op.c), padded(lanes));
+        compute(op, lanes);
     }
     for (std::size_t i = 0; i < out_.size(); ++i) {
       const float* from = buffer(s_.output_buffer[i]);

@@ -271,6 +271,18 @@ def test_select_moves_floats_and_integers():
     np.testing.assert_array_equal(evaluate(VecOp.SELECT, mask, x, y), np.array([0, 1, 2, 3, -4], np.float32))
 
 
+def test_a_check_passes_values_and_stops_at_a_flag():
+    from torch_loom import _chip
+
+    value = np.arange(1100, dtype=np.int32) - 5
+    flags = np.zeros(1100, np.float32)
+    np.testing.assert_array_equal(evaluate(VecOp.CHECK, flags, value), value)
+    flags[1099] = 1
+    with pytest.raises(_chip.ChipError, match="int64 value does not fit .* are 1094") as caught:
+        evaluate(VecOp.CHECK, flags, value)
+    assert caught.value.code == "DEV-10"
+
+
 def test_rounding_to_narrow_formats_in_a_register():
     x = spread(-5, 5)
     expected = np.array([df16_value(int(c)) for c in df16(x)], np.float32)
@@ -323,5 +335,5 @@ def test_every_operation_has_a_test():
     tested = {*UNARY, *FLOAT2, *INT2, VecOp.SILU, VecOp.GELU, VecOp.LGAMMA, VecOp.SOFTPLUS, VecOp.POW}
     tested |= {VecOp.FMA_F, VecOp.F_TO_I, VecOp.I_TO_F, VecOp.U_TO_F, VecOp.SELECT, VecOp.ROUND_DF16}
     tested |= {VecOp.ROUND_F16, VecOp.ROUND_BF16, VecOp.CONST_F, VecOp.CONST_I, VecOp.SCALAR_F}
-    tested |= {VecOp.SCALAR_I, VecOp.IOTA}
+    tested |= {VecOp.SCALAR_I, VecOp.IOTA, VecOp.CHECK}
     assert tested == set(VecOp)

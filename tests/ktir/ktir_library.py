@@ -413,6 +413,12 @@ def _(rng):
     return dict(x=x, y=y, z=np.zeros((4, 32), np.int32)), dict(z=out.astype(np.int32))
 
 
+@case("checked_sum")
+def _(rng):
+    x, y = (rng.integers(-(2**30), 2**30, (4, 32)).astype(np.int32) for _ in range(2))
+    return dict(x=x, y=y, z=np.zeros((4, 32), np.int32)), dict(z=x + y)
+
+
 @case("select_mask")
 def _(rng):
     x = half(rng, 16, 64)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -583,6 +584,15 @@ def test_colliding_scatter_takes_the_last_point_and_can_be_reported():
     assert error_of(program, **arrays, check_collisions=True).code == "KT-X11"
     assert error_of(program, **{**arrays, "i": np.array([5, -1, 3, 2], np.int32)}).code == "KT-X04"
     assert error_of(program, **{**arrays, "i": np.array([5, 8, 3, 2], np.int32)}).code == "KT-X04"
+
+
+def test_a_checked_value_stops_the_program_where_its_flag_is_set():
+    x = np.full((4, 32), 2**30, np.int32)
+    arrays = {"x": x, "y": x - 1, "z": np.zeros_like(x)}
+    text = (Path(__file__).parent / "programs" / "checked_sum.ktir").read_text()
+    assert (load(text).run(**arrays)["z"] == 2**31 - 1).all()
+    found = error_of(load(text), **{**arrays, "y": x})
+    assert found.code == "KT-X12" and "its low 32 bits are -2147483648" in found.message
 
 
 def test_the_module_may_record_its_address_unit():

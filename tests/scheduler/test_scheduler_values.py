@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -343,6 +344,16 @@ def test_one_binary_serves_every_size(text: str, case) -> None:
         tables.add(_chip.table(program, places).tobytes())
     assert c.binary == image == spyrecode.encode(c.program)
     assert len(tables) == len(LENGTHS)
+
+
+def test_every_engine_stops_at_a_value_that_a_check_refuses() -> None:
+    from torch_loom import _chip
+
+    c = build((Path(__file__).parents[1] / "ktir" / "programs" / "checked_sum.ktir").read_text())
+    x = np.full((4, 32), 2**30, np.int32)
+    for engine, error in (("dataflow", DataflowError), ("chip", _chip.ChipError)):
+        with pytest.raises(error, match="does not fit in .*low 32 bits are -2147483648"):
+            c.run(engine=engine, x=x, y=x, z=np.zeros_like(x))
 
 
 @pytest.mark.parametrize("rows", [-1, 4097, 5000, 1 << 40])

@@ -9,13 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-from xdsl.dialects.builtin import FloatAttr, IntegerAttr, StringAttr, TensorType, f64, i64
+from xdsl.dialects.builtin import FloatAttr, IntegerAttr, StringAttr, TensorType, f64, i1, i64
 from xdsl.ir import Attribute, Dialect, ParametrizedAttribute, SSAValue, TypeAttribute
 from xdsl.irdl import (
+    AnyAttr,
     IRDLOperation,
+    VarConstraint,
     irdl_attr_definition,
     irdl_op_definition,
+    operand_def,
     opt_prop_def,
+    result_def,
     traits_def,
     var_operand_def,
     var_result_def,
@@ -266,6 +270,34 @@ def _parse_predicate(parser: Parser) -> str | None:
 
 
 @irdl_op_definition
+class CheckedOp(IRDLOperation):
+    """``checked %over, %x : O, T``: x, of integers or a tensor of them; an error where ``over`` (i1) is set."""
+
+    name = "spyreop.checked"
+
+    T: ClassVar = VarConstraint("T", AnyAttr())
+
+    over = operand_def()
+    value = operand_def(T)
+    res = result_def(T)
+
+    assembly_format = "$over `,` $value attr-dict `:` type($over) `,` type($value)"
+
+    traits = traits_def(Pure())
+
+    def verify_(self) -> None:
+        """Flags and integers of one shape."""
+        over, kind = self.over.type, self.value.type
+        shapes = [k.get_shape() if isinstance(k, TensorType) else None for k in (over, kind)]
+        elements = [k.element_type if isinstance(k, TensorType) else k for k in (over, kind)]
+        require(
+            elements[0] == i1 and is_integer(elements[1]) and shapes[0] == shapes[1] and self.res.type == kind,
+            "KT-V19",
+            "spyreop.checked takes flags (i1) and integers of one shape and yields the integers",
+        )
+
+
+@irdl_op_definition
 class Idx32ToAddrOp(IRDLOperation):
     """``idx32toaddr %i base B stride S``: B + S * i; B and S are literals or SSA operands."""
 
@@ -397,7 +429,7 @@ def _word(value: Attribute) -> Attribute:
 
 Spyreop = Dialect(
     "spyreop",
-    [*INTRINSICS.values(), CompareOp, Idx32ToAddrOp, SliceReductionOp],
+    [*INTRINSICS.values(), CheckedOp, CompareOp, Idx32ToAddrOp, SliceReductionOp],
     [Df16Type, *FUSED_TYPES],
 )
 
@@ -407,6 +439,7 @@ __all__ = [
     "OPS",
     "PREDICATES",
     "RESERVED",
+    "CheckedOp",
     "CompareOp",
     "Df16Type",
     "Idx32ToAddrOp",

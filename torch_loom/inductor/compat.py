@@ -126,6 +126,31 @@ class SizeVars:
             return None
         return int(found.upper)
 
+    def span(self, expr: sympy.Expr, below: dict[sympy.Symbol, sympy.Expr]) -> tuple[int, int]:
+        """Lowest and highest value of an integer expression whose symbols ``below`` lie in [0, their bound). A size
+        without a known maximum counts as 2^31 - 1, which launches check; unbounded results come out as +-2^63."""
+        from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
+
+        most, endless = 2**31 - 1, 2**63
+        env = V.graph.sizevars.shape_env
+        known = env.var_to_range if env is not None else {}
+
+        def top(size: sympy.Expr) -> int:
+            found = bound_sympy(sympy.sympify(size), {s: ranges(s) for s in sympy.sympify(size).free_symbols}).upper
+            return min(int(found), most) if isinstance(found, (int, sympy.Integer)) else most
+
+        def ranges(symbol: sympy.Symbol) -> Any:
+            if symbol in below:
+                return ValueRanges(0, max(top(below[symbol]) - 1, 0))
+            found = known.get(symbol)
+            low, high = (found.lower, found.upper) if found is not None else (-endless, endless)
+            whole = [int(v) if isinstance(v, (int, sympy.Integer)) else None for v in (low, high)]
+            return ValueRanges(0 if whole[0] is None else whole[0], most if whole[1] is None else min(whole[1], most))
+
+        found = bound_sympy(expr, {s: ranges(s) for s in expr.free_symbols})
+        low, high = (int(v) if isinstance(v, (int, sympy.Integer)) else None for v in (found.lower, found.upper))
+        return -endless if low is None else low, endless if high is None else high
+
     def equal(self, a: sympy.Expr, b: sympy.Expr) -> bool:
         """Are the two expressions equal for all sizes?"""
         return bool(V.graph.sizevars.statically_known_equals(a, b))

@@ -17,7 +17,7 @@ import torch
 from ..ktir.builder import Carried, KernelBuilder, Tensor
 from . import random
 from .access import Access, format_of, geometry, resolve
-from .compat import buffer_of, real_place
+from .compat import buffer_of, host_scalar, real_place
 from .domain import Dim
 from .errors import Unsupported
 from .folds import COMBINERS, fold, fold_block, welford
@@ -29,6 +29,7 @@ from .record import Limits, simplified, widest
 from .special import Term, frexp
 from .tiles import Tiles
 from .values import DF16_MAX, NARROW, Number, Operand, Value, register_kind
+from .wide import held, plain, settle, span_of
 
 
 class Emitter(IndexHandler):
@@ -67,7 +68,7 @@ class Emitter(IndexHandler):
         if name in self.stored:
             return self.stored[name]
         if name in self.tiles.scalars:
-            return Value(self.tiles.scalars[name], ())
+            return self._typed(Value(self.tiles.scalars[name], ()), host_scalar(name))
         key = (name, sympy.expand(index), *map(id, self.masks))
         if key not in self.loaded:
             self.loaded[key] = self._load(self._access(name, index))
@@ -81,10 +82,14 @@ class Emitter(IndexHandler):
             tensor, dims = self.tiles.gather(access, {s: self.index_view(self.gathered[s]) for s in wanted})
         else:
             tensor, dims = self.tiles.load(access)
-        value = self._widen(tensor, dims, access.geometry.dtype)
+        value = self._typed(self._widen(tensor, dims, access.geometry.dtype), access.geometry.dtype)
         if access.coordinates and not wanted and access.geometry.format.element == "i32":
             self.sources[id(value)] = access
         return value
+
+    def _typed(self, value: Value, dtype: torch.dtype | None) -> Operand:
+        """A value that is an int64 from now on, if ``dtype`` is."""
+        return held(value, span_of(value)) if dtype == torch.int64 and value.kind == "i32" else value
 
     def wrapped(self, value: Operand, dtype: torch.dtype) -> Operand:
         """An i32 value modulo the width of its dtype; values of other registers and dtypes as they are."""
@@ -133,6 +138,7 @@ class Emitter(IndexHandler):
         self.stored[name] = value
         if name in self.removed:
             return
+        value = self.stored[name] = settle(self.algebra, value)
         access = self._access(name, index)
         walked = {d for c in access.coordinates for s in c.indirect for d in self.gathered[s].value.dims}
         if not self.tiles.regular(access, store=True) or walked & access.dims:
@@ -173,16 +179,17 @@ class Emitter(IndexHandler):
     # -- random numbers ----
 
     def load_seed(self, name: str, offset: Any) -> Operand:
-        return self.load(name, sympy.sympify(offset))
+        return plain(self.algebra, self.load(name, sympy.sympify(offset)))
 
     def rand(self, seed: Operand, offset: Operand) -> Operand:
-        return random.uniform(self.algebra, seed, offset)
+        return random.uniform(self.algebra, seed, plain(self.algebra, offset))
 
     def randn(self, seed: Operand, offset: Operand) -> Operand:
-        return random.normal(self.algebra, seed, offset)
+        return random.normal(self.algebra, seed, plain(self.algebra, offset))
 
     def randint64(self, seed: Operand, offset: Operand, low: Operand, high: Operand) -> Operand:
-        return random.integers(self.algebra, seed, offset, low, high)
+        place, low, high = (plain(self.algebra, x) for x in (offset, low, high))
+        return held(random.integers(self.algebra, seed, place, low, high))
 
     # -- values ----
 
@@ -195,22 +202,22 @@ class Emitter(IndexHandler):
         self, x: Operand, dtype: torch.dtype, src_dtype: Any = None, use_compute_types: bool = True
     ) -> Operand:
         format_of(dtype, "conversion")
-        out = self.algebra.cast(x, register_kind(dtype))
+        out = self.converted(x, dtype)
         if isinstance(out, Value) and out.narrow is not None and dtype not in NARROW:
             return replace(out, narrow=None)
         return self.wrapped(out, dtype)
 
     def trunc_to_int(self, x: Operand, dtype: torch.dtype) -> Operand:
-        return self.algebra.cast(elementwise(self.algebra, "trunc", [x]), "i32")  # type: ignore[arg-type]
+        return self.to_dtype(self.elementwise("trunc", [x]), dtype)
 
     def floor_to_int(self, x: Operand, dtype: torch.dtype) -> Operand:
-        return self.algebra.cast(elementwise(self.algebra, "floor", [x]), "i32")  # type: ignore[arg-type]
+        return self.to_dtype(self.elementwise("floor", [x]), dtype)
 
     def ceil_to_int(self, x: Operand, dtype: torch.dtype) -> Operand:
-        return self.algebra.cast(elementwise(self.algebra, "ceil", [x]), "i32")  # type: ignore[arg-type]
+        return self.to_dtype(self.elementwise("ceil", [x]), dtype)
 
     def round_to_int(self, x: Operand, dtype: torch.dtype) -> Operand:
-        return self.algebra.cast(elementwise(self.algebra, "round", [x]), "i32")  # type: ignore[arg-type]
+        return self.to_dtype(self.elementwise("round", [x]), dtype)
 
     def identity(self, x: Operand) -> Operand:
         return x
@@ -248,9 +255,9 @@ class Emitter(IndexHandler):
         if kind == "any":
             value = self.algebra.cast(value, "i1")
         elif kind in ("sum", "prod") and value.kind == "i1":
-            value = self.algebra.cast(value, register_kind(dtype))
+            value = self.to_dtype(value, dtype)
         if self.running is None:
-            return fold(self, COMBINERS[kind], value, reduced)
+            return fold(self, kind, value, reduced)
         return fold_block(self, kind, value, reduced)
 
     def output(self, *args: Any) -> None:

@@ -12,6 +12,8 @@ from .plan import in_reduction
 from .pointwise import elementwise
 from .record import node_variables
 from .values import Number, Operand, Value, register_kind
+from .wide import checked, followed, held
+from .wide import fold as fold_int64
 
 if TYPE_CHECKING:
     from .emit import Emitter
@@ -42,15 +44,24 @@ def fold_block(emitter: Emitter, kind: str, value: Operand, reduced: Sequence[Di
         inside = emitter.algebra.apply("arith.cmpi slt", [emitter.index_value(d.symbol), end])
         neutral = Number(NEUTRAL[kind][value.kind], value.kind)
         value = elementwise(emitter.algebra, "where", [inside, value, neutral])  # type: ignore[assignment]
-    block = fold(emitter, COMBINERS[kind], value, reduced)
-    before = emitter.running.values[len(emitter.running.results)]
+    block = fold(emitter, kind, value, reduced)
     whole = emitter.algebra.materialise(block, emitter.algebra.ordered(block.dims))
-    emitter.running.results.append(emitter.b.op(COMBINERS[kind][block.kind], before, whole.tensor))
+    before: Operand = Value(emitter.running.values[len(emitter.running.results)], whole.dims)
+    if followed(whole):
+        before = held(before)
+    total = checked(emitter.algebra, emitter.algebra.apply(COMBINERS[kind][block.kind], [before, whole]))
+    emitter.running.results.append(total.tensor)
     return whole
 
 
-def fold(emitter: Emitter, combiner: dict[str, str], value: Operand, reduced: Sequence[Dim]) -> Value:
-    """Fold the ``reduced`` dims of a value."""
+def fold(emitter: Emitter, kind: str, value: Operand, reduced: Sequence[Dim]) -> Value:
+    """Fold the ``reduced`` dims of a value; of an int64 exactly, or with flags."""
+    if not followed(value):
+        return _fold(emitter, COMBINERS[kind], value, reduced)
+    return fold_int64(emitter.algebra, kind, value, reduced, lambda k, x: _fold(emitter, COMBINERS[k], x, reduced))
+
+
+def _fold(emitter: Emitter, combiner: dict[str, str], value: Operand, reduced: Sequence[Dim]) -> Value:
     have = emitter.algebra.union([value])
     kept = [d for d in have if d not in reduced]
     wanted = have if set(reduced) <= set(have) else emitter.algebra.ordered([*kept, *reduced])
@@ -70,11 +81,11 @@ def welford(emitter: Emitter, value: Operand, reduced: Sequence[Dim]) -> tuple[O
         Number(float(n), "f32") if isinstance(n, int) else emitter.algebra.cast(emitter.splat_index(count, ()), "f32")
     )
     value = emitter.algebra.cast(value, "f32")
-    total = fold(emitter, COMBINERS["sum"], value, reduced)
+    total = fold(emitter, "sum", value, reduced)
     mean = elementwise(emitter.algebra, "truediv", [total, weight])
     delta = elementwise(emitter.algebra, "sub", [value, mean])  # type: ignore[list-item]
     square = elementwise(emitter.algebra, "mul", [delta, delta])  # type: ignore[list-item]
-    return mean, fold(emitter, COMBINERS["sum"], square, reduced), weight  # type: ignore[arg-type,return-value]
+    return mean, fold(emitter, "sum", square, reduced), weight  # type: ignore[arg-type,return-value]
 
 
 def reduce_by_blocks(emitter: Emitter) -> list[SchedulerNode]:

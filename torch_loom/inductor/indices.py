@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sympy
@@ -11,7 +12,7 @@ import torch
 from ..ktir.builder import Dim as Num
 from ..ktir.builder import KernelBuilder
 from .access import Access
-from .compat import DefaultHandler, number_kind
+from .compat import DefaultHandler, number_kind, sizevars
 from .domain import Dim, exact_div, linear
 from .errors import Unsupported
 from .irregular import masked_index
@@ -20,6 +21,7 @@ from .pointwise import elementwise
 from .record import simplified
 from .tiles import GatherIndex, Tiles
 from .values import Algebra, Number, Operand, Value, register_kind
+from .wide import FULL, Span, checked, fits, from_float, held, plain, span_of
 
 # sympy's classes of arithmetic on numbers.
 NUMBER_OPS = {"Add": "add", "Mul": "mul", "Pow": "pow", "FloatPow": "pow", "FloatTrueDiv": "truediv", "ToFloat": "cast"}
@@ -43,10 +45,17 @@ class IndexHandler(DefaultHandler):
         self.b = builder
         self.tiles = tiles
         self.algebra = Algebra(builder, plan.axis_order, lambda d: tiles.block[d])
+        self.algebra.counted = self._counted
         self.sources: dict[int, Access] = {}
         self.gathered: dict[sympy.Symbol, Gathered] = {}
         self.index_bytes = 0
         self.masks: list[Operand] = []  # masks that the current load stands under
+
+    def _counted(self, dims: Sequence[Dim]) -> list[Operand]:
+        """Conditions under which a lane of a value over ``dims`` counts."""
+        partial = [d for d in dims if exact_div(d.extent, self.plan.blocks.get(d, d.extent)) is None]
+        ends = [(self.index_value(d.symbol), self.size_value(d.extent)) for d in partial]
+        return [*self.masks, *(self.algebra.apply("arith.cmpi slt", [at, end]) for at, end in ends)]
 
     def indirect_indexing(
         self, value: Operand, size: Any, check: bool = True, wrap_neg: bool = True
@@ -54,6 +63,7 @@ class IndexHandler(DefaultHandler):
         if isinstance(value, Number):
             at = int(value.value)
             return sympy.Integer(at) if at >= 0 else sympy.sympify(size) + at
+        value = checked(self.algebra, value)
         symbol = sympy.Symbol(f"gathered{len(self.gathered)}", integer=True, nonnegative=True)
         source = self.sources.get(id(value))
         self.gathered[symbol] = Gathered(value, source, sympy.sympify(size), wrap_neg)
@@ -126,9 +136,26 @@ class IndexHandler(DefaultHandler):
     def index_expr(self, expr: sympy.Expr, dtype: torch.dtype) -> Operand:
         expr = sympy.sympify(expr)
         if any(number_kind(s) for s in expr.free_symbols) or expr.has(sympy.Float):
-            return self.algebra.cast(self._number_value(expr), register_kind(dtype))
+            return self.converted(self._number_value(expr), dtype)
         expr = simplified(expr, self.plan.dims)
-        return self.algebra.cast(self.index_value(expr), register_kind(dtype))
+        if dtype != torch.int64:
+            return self.algebra.cast(self.index_value(expr), register_kind(dtype))
+        span = self._span(expr)
+        return held(self.index_value(expr), span) if fits(span) else self.index_value(expr, exact=True)
+
+    def converted(self, x: Operand, dtype: torch.dtype) -> Operand:
+        """A value in the register of another dtype; int64 with what is known of it."""
+        if dtype != torch.int64:
+            return self.algebra.cast(plain(self.algebra, x), register_kind(dtype))
+        if x.kind == "f32":
+            return from_float(self.algebra, x)
+        out = held(self.algebra.cast(x, "i32"), span_of(x))
+        return replace(out, narrow=None) if isinstance(out, Value) else out
+
+    def _span(self, expr: sympy.Expr) -> Span:
+        """Range of an integer expression over the dims of the kernel and gathered values."""
+        extents = {d.symbol: d.extent for d in self.plan.dims}
+        return sizevars().span(expr, extents | {s: g.size for s, g in self.gathered.items()})
 
     def _number_value(self, expr: sympy.Expr) -> Operand:
         """An expression over numbers that the launch passes."""
@@ -138,7 +165,10 @@ class IndexHandler(DefaultHandler):
             return Number(float(expr), "f32")
         if isinstance(expr, sympy.Symbol):
             found = self.tiles.scalars.get(expr.name)
-            return Value(found, ()) if found is not None else self.index_value(expr)
+            if found is None:
+                return held(self.index_value(expr), self._span(expr))
+            value = Value(found, ())
+            return held(value) if value.kind == "i32" else value  # a Python int has 64 bits
         name = NUMBER_OPS.get(type(expr).__name__)
         if name is None:
             raise Unsupported(f"number {expr}")
@@ -150,17 +180,18 @@ class IndexHandler(DefaultHandler):
             out = elementwise(self.algebra, name, [out, a])  # type: ignore[assignment]
         return out
 
-    def index_value(self, expr: sympy.Expr) -> Operand:
-        """An integer expression over the dims of the kernel and gathered values as an i32 value."""
+    def index_value(self, expr: sympy.Expr, exact: bool = False) -> Operand:
+        """An integer expression over the dims of the kernel and gathered values as an i32 value; as an int64 if it is
+        to be ``exact``."""
         expr = sympy.sympify(expr)
         if expr in self.gathered:
             return self._wrapped(self.gathered[expr])
         parts = None if expr.free_symbols & set(self.gathered) else linear(expr, self.plan.dims)
         if parts is None:
-            return self._computed_index(expr)
-        return self._affine_index(*parts)
+            return self._computed_index(expr, exact)
+        return self._affine_index(*parts, exact)
 
-    def _computed_index(self, expr: sympy.Expr) -> Operand:
+    def _computed_index(self, expr: sympy.Expr, exact: bool) -> Operand:
         names = {
             "FloorDiv": "floordiv",
             "Mod": "remainder",
@@ -175,7 +206,7 @@ class IndexHandler(DefaultHandler):
         if kind == "Add":  # what is affine is one sum
             plain = [a for a in args if not a.free_symbols & set(self.gathered) and linear(a, self.plan.dims)]
             args = [a for a in args if a not in plain] + ([sympy.Add(*plain)] if plain else [])
-        values = [self.index_value(a) for a in args]
+        values = [self.index_value(a, exact) for a in args]
         if kind == "ModularIndexing":
             q = elementwise(self.algebra, "floordiv", values[:2])
             return elementwise(self.algebra, "remainder", [q, values[2]])  # type: ignore[return-value,list-item]
@@ -188,25 +219,30 @@ class IndexHandler(DefaultHandler):
             out = elementwise(self.algebra, names[kind], [out, v])  # type: ignore[assignment]
         return out
 
-    def _affine_index(self, coefficients: dict[Dim, sympy.Expr], constant: sympy.Expr) -> Operand:
+    def _affine_index(self, coefficients: dict[Dim, sympy.Expr], constant: sympy.Expr, exact: bool) -> Operand:
         """sum(coefficient * dim) + constant"""
+
+        def leaf(x: Operand, span: Span) -> Operand:
+            return held(x, span) if exact else x
+
         base: Num = self.tiles.number(constant)
         total: Operand | None = None
         for d, c in coefficients.items():
             step = self.tiles.number(c)
             base = self.b.add(base, self.b.mul(step, self.tiles.start[d]))
             if d in self.tiles.block:
-                run: Operand = Value(self.b.iota(self.tiles.block[d]), (d,))
+                run = leaf(Value(self.b.iota(self.tiles.block[d]), (d,)), self._span(d.symbol))
                 if step != 1:
                     scale = Number(step, "i32") if isinstance(step, int) else self.splat_index(c, (d,))
+                    scale = leaf(scale, self._span(c))
                     run = self.algebra.apply("arith.muli", [run, scale], "i32")
                 total = run if total is None else self.algebra.apply("arith.addi", [total, run], "i32")
         if isinstance(base, int):
-            number = Number(base, "i32")
+            number = leaf(Number(base, "i32"), (base, base))
             if total is None:
                 return number
             return total if base == 0 else self.algebra.apply("arith.addi", [total, number], "i32")
         dims = total.dims if isinstance(total, Value) else ()
         shape = [self.tiles.block[d] for d in dims] or [1]
-        offset = Value(self.b.splat(self.b.from_index(base), shape), dims)
+        offset = leaf(Value(self.b.splat(self.b.from_index(base), shape), dims), FULL)
         return offset if total is None else self.algebra.apply("arith.addi", [total, offset], "i32")

@@ -42,7 +42,8 @@ def _(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 @register_lowering(torch.ops.spyre.matmul.default, type_promotion_kind=None)
 def lower_matmul(a: TensorBox, b: TensorBox) -> TensorBox:
-    """A "dot" reduction over k. Operands are realised: PT reads them from memory."""
+    """A "dot" reduction over k. Operands are realised: PT reads them from memory. It multiplies floats only;
+    products of integers are summed in the vector unit."""
     a.realize()
     b.realize()
     *batch, m, k = a.get_size()
@@ -54,8 +55,10 @@ def lower_matmul(a: TensorBox, b: TensorBox) -> TensorBox:
         lead, row, column = index[:rank], index[rank], index[rank + 1]
         return load_a([*lead, row, inside]), load_b([*lead, inside, column])
 
+    exact = not a.get_dtype().is_floating_point
+
     def inner(index: Sequence[Any], reduction: Sequence[Any]) -> Any:
-        return ops.dot(*operands(index, reduction[0]))
+        return (ops.mul if exact else ops.dot)(*operands(index, reduction[0]))
 
     def outer(index: Sequence[Any]) -> Any:
         """Without a sum a product is the SFU's work."""
@@ -71,7 +74,7 @@ def lower_matmul(a: TensorBox, b: TensorBox) -> TensorBox:
         inner_fn=inner,
         ranges=[*batch, m, n],
         reduction_ranges=[k],
-        reduction_type="dot",
+        reduction_type="sum" if exact else "dot",
     )
     result.realize()
     # Row-major over (batch, m, n): n runs along the sticks, as PT delivers it.

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from .special import special
 from .values import Algebra, Number, Operand, Value
+from .wide import followed, held, plain, selected, span_of
 
 FLOAT = {
     "exp": "math.exp", "exp2": "math.exp2", "expm1": "math.expm1", "log": "math.log", "log2": "math.log2",
@@ -82,7 +83,8 @@ def select(a: Algebra, c: Operand, x: Operand, y: Operand) -> Operand:
     if isinstance(c, Number) and isinstance(x, Number) and isinstance(y, Number):
         return x if c.value else y
     parts = [a.materialise(a.cast(v, k), dims) for v, k in ((c, "i1"), (x, wide), (y, wide))]
-    return Value(a.b.op("arith.select", *(p.tensor for p in parts)), dims)
+    out = Value(a.b.op("arith.select", *(p.tensor for p in parts)), dims)
+    return selected(a, c, x, y, out) if wide == "i32" and (followed(x) or followed(y)) else out
 
 
 def relu(a: Algebra, x: Operand) -> Operand:
@@ -100,7 +102,8 @@ def sign(a: Algebra, x: Operand) -> Operand:
     zero = Number(0, x.kind)
     up = a.cast(a.table(TYPED["gt"], [x, zero]), x.kind)
     down = a.cast(a.table(TYPED["lt"], [x, zero]), x.kind)
-    return a.table(TYPED["sub"], [up, down])
+    out = a.table(TYPED["sub"], [up, down])
+    return held(out, (-1, 1)) if followed(x) else out
 
 
 def logical_not(a: Algebra, x: Operand) -> Operand:
@@ -146,8 +149,11 @@ def remainder(a: Algebra, x: Operand, y: Operand) -> Operand:
             ],
         )
         return select(a, wrong, a.apply("arith.addf", [r, y], "f32"), r)
+    exact, (low, high) = followed(x) or followed(y), span_of(y)
+    x, y = plain(a, x), plain(a, y)  # the product leaves 32 bits no further than x
     q = floordiv(a, x, y)
-    return a.apply("arith.subi", [x, a.apply("arith.muli", [q, y], "i32")], "i32")
+    out = a.apply("arith.subi", [x, a.apply("arith.muli", [q, y], "i32")], "i32")
+    return held(out, (min(low + 1, 0), max(high - 1, 0))) if exact else out
 
 
 def mod(a: Algebra, x: Operand, y: Operand) -> Operand:

@@ -1,63 +1,25 @@
-"""Values inside a kernel and the elementwise operations on them.
+"""Elementwise operations on the values of a kernel.
 
-A value is a tensor over some tile dims (in any order) of one of three register types: f32, i32, i1. Operands
-are permuted and broadcast to the union of their dims only where they meet. Known numbers stay numbers.
+Operands are permuted and broadcast to the union of their dims only where they meet. Known numbers stay numbers.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from .domain import Dim
 from .errors import Unsupported
+from .operand import DF16_MAX, HIGHEST, LOWEST, NARROW, Number, Operand, Value, Wide, register_kind
+from .wide import RANGES, checked, follow, followed, nearest, settle
 
 if TYPE_CHECKING:
-    from ..ktir.builder import KernelBuilder, Tensor
+    from ..ktir.builder import KernelBuilder
 
-# Overflow and NaN share one code on the device (hardware page, 6.1). Where a kernel makes infinities on purpose, a
-# store writes the largest finite df16 for them, which reads back as infinity in a half.
-DF16_MAX = 8573157376.0
-# Integers that registers hold in 32 bits: their arithmetic wraps at their own width.
-NARROW = (torch.int8, torch.int16, torch.uint8)
-
-
-@dataclass(frozen=True)
-class Value:
-    """``tensor`` over ``dims``; ``raw`` is the 16-bit tile it was widened from (operand of a matmul), ``narrow`` the
-    integer dtype of less than 32 bits whose range an i32 value keeps to."""
-
-    tensor: Tensor
-    dims: tuple[Dim, ...]
-    raw: Tensor | None = None
-    narrow: torch.dtype | None = None
-
-    @property
-    def kind(self) -> str:
-        """Register type: f32, i32 or i1."""
-        return self.tensor.dtype
-
-
-@dataclass(frozen=True)
-class Number:
-    """A number known while the kernel is written."""
-
-    value: float | int | bool
-    kind: str
-
-
-Operand = Value | Number
-
-
-def register_kind(dtype: torch.dtype) -> str:
-    """Register type that computes a torch dtype."""
-    if dtype == torch.bool:
-        return "i1"
-    return "f32" if dtype.is_floating_point else "i32"
+__all__ = ["DF16_MAX", "NARROW", "Algebra", "Number", "Operand", "Value", "register_kind"]
 
 
 class Algebra:
@@ -68,6 +30,8 @@ class Algebra:
         self.order = {d: i for i, d in enumerate(dims)}
         self.shape_of = shape_of
         self.infinite = False  # does the kernel make infinities on purpose?
+        # Conditions under which a lane of a value over some dims counts: inside of the extents, not masked out.
+        self.counted: Callable[[Sequence[Dim]], Sequence[Operand]] = lambda dims: ()
 
     # -- shapes ----
 
@@ -76,9 +40,12 @@ class Algebra:
         dims = tuple(dims)
         shape = [self.shape_of(d) for d in dims] or [1]
         if isinstance(x, Number):
-            return Value(self.b.splat(self.b.constant(x.value, x.kind), shape), dims)  # type: ignore[arg-type]
+            if x.kind == "i32" and not LOWEST <= x.value <= HIGHEST:
+                raise Unsupported(f"the integer {x.value}: the device holds 32 bits of an int64")
+            wide = Wide(int(x.value), int(x.value)) if x.wide else None
+            return Value(self.b.splat(self.b.constant(x.value, x.kind), shape), dims, wide=wide)  # type: ignore[arg-type]
         if not x.tensor.shape:
-            return Value(self.b.splat(x.tensor, shape), dims)  # type: ignore[arg-type]
+            return Value(self.b.splat(x.tensor, shape), dims, wide=x.wide)  # type: ignore[arg-type]
         if x.dims == dims:
             return x
         missing = [d for d in x.dims if d not in dims]
@@ -89,7 +56,7 @@ class Algebra:
         if not x.dims:
             tensor = self.b.collapse(tensor, [], [])
         added = [i for i, d in enumerate(dims) if d not in x.dims]
-        return Value(self.b.broadcast(tensor, shape, added), dims)  # type: ignore[arg-type]
+        return Value(self.b.broadcast(tensor, shape, added), dims, wide=x.wide)  # type: ignore[arg-type]
 
     def union(self, operands: Sequence[Operand]) -> tuple[Dim, ...]:
         """All dims of the operands, in the order of the kernel, or as they are when all agree."""
@@ -110,6 +77,7 @@ class Algebra:
             if kind == "i1":
                 return Number(bool(x.value), kind)
             return Number(float(x.value) if kind == "f32" else int(x.value), kind)
+        x = checked(self, x)
         if kind == "i1":
             zero = self.materialise(Number(0, x.kind), x.dims).tensor
             name = "arith.cmpf une" if x.kind == "f32" else "arith.cmpi ne"
@@ -132,9 +100,15 @@ class Algebra:
     # -- operations ----
 
     def apply(self, name: str, operands: Sequence[Operand], kind: str | None = None) -> Value:
-        """One named operation of arith or math."""
+        """One named operation of arith or math. Integer arithmetic on int64 is followed, see ``wide.py``."""
+        exact = any(followed(x) for x in operands)
+        if exact and len(operands) == 2:
+            name, operands = nearest(name, operands)
+        if exact and (name not in RANGES and name != "math.absi"):
+            operands = [settle(self, x) for x in operands]
         values, dims = self.common(operands, kind)
-        return Value(self.b.op(name, *(v.tensor for v in values)), dims)
+        out = Value(self.b.op(name, *(v.tensor for v in values)), dims)
+        return follow(self, name, operands, out) if exact and out.kind == "i32" else out
 
     def table(self, names: dict[str, str], operands: Sequence[Operand]) -> Value:
         """The operation of the operands' register type, e.g. {"f32": "arith.addf", "i32": "arith.addi"}."""
@@ -157,4 +131,4 @@ class Algebra:
             value = float(value)
             self.infinite |= math.isinf(value)
             return Number(value, kind)
-        return Number(bool(value) if kind == "i1" else int(value), kind)
+        return Number(bool(value) if kind == "i1" else int(value), kind, dtype == torch.int64)

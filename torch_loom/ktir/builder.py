@@ -495,6 +495,9 @@ class KernelBuilder:
         if name == "arith.select":
             kinds = f"{operands[0].type}, {first.type}" if first.shape else first.dtype
             return Tensor(self._value(f"{name} {names} : {kinds}"), first.shape, first.dtype)
+        if name == "spyreop.checked":
+            kinds = f"{operands[0].type}, {first.type}"
+            return Tensor(self._value(f"{name} {names} : {kinds}"), first.shape, first.dtype)
         if result is None:
             kind = first.type if first.shape else first.dtype
             return Tensor(self._value(f"{name} {names} : {kind}"), first.shape, first.dtype)

@@ -21,7 +21,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block, SSAValue
 
 from torch_loom.dialects import dataflow as df
-from torch_loom.scheduler.lanes import LANES, STORAGE, reduce_lanes, to_registers, to_storage
+from torch_loom.scheduler.lanes import LANES, STORAGE, LaneError, reduce_lanes, to_registers, to_storage
 from torch_loom.scheduler.postfix import parse
 from torch_loom.scheduler.races import Races
 
@@ -453,7 +453,10 @@ class Core:
             shape[dim] = extents[dim]
             value = np.broadcast_to(np.arange(extents[dim], dtype=np.int32).reshape(shape), extents)
         else:
-            value = LANES[name](*(registers[int(w[1:])] for w in words[3:]))
+            try:
+                value = LANES[name](*(registers[int(w[1:])] for w in words[3:]))
+            except LaneError as error:
+                raise DataflowError(str(error)) from error
         registers[dst] = value
 
     def _write(self, text: str, registers: dict[int, NDArray[Any]], extents: list[int], s: Segment) -> None:

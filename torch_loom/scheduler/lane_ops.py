@@ -238,6 +238,10 @@ def _square(g: Graph, v: list[Value], dtype: str) -> Value:
     return g.round(g.map(V.MUL_F, "f32", v[0], v[0]), dtype)
 
 
+def _checked(g: Graph, v: list[Value], dtype: str) -> Value:
+    return g.map(V.CHECK, dtype, v[0], v[1])
+
+
 def _select(g: Graph, v: list[Value], dtype: str) -> Value:
     return select(g, v[0], v[1], v[2])
 
@@ -271,5 +275,5 @@ COMPOUND: dict[str, Row] = {
     "arith.minui": _unsigned_pick(False), "arith.select": _select, "linalg.select": _select,
     "spyreop.select": _select, "spyreop.layernormscale": _norm_scale,
     "spyreop.layernormnorm": _norm, "math.absi": _absi, "math.copysign": _copysign, "math.log10": _log10,
-    "math.round": _half_up, "linalg.square": _square, "linalg.copy": _copy,
+    "math.round": _half_up, "spyreop.checked": _checked, "linalg.square": _square, "linalg.copy": _copy,
 }  # fmt: skip

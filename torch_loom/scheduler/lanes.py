@@ -19,6 +19,10 @@ Array = NDArray[Any]
 F = np.float32
 
 
+class LaneError(Exception):
+    """A CHECK found a value that the registers cannot hold."""
+
+
 def _each(scalar: Callable[[float], float]) -> Callable[[Array], Array]:
     """A function of Python's math module on every lane; outside its domain the result is NaN."""
 
@@ -77,6 +81,13 @@ def _select(c: Array, a: Array, b: Array) -> Array:
     return np.where(c != 0, a, b)
 
 
+def _check(over: Array, value: Array) -> Array:
+    if over.any():
+        low = int(np.broadcast_to(value, over.shape)[over != 0].flat[0])
+        raise LaneError(f"an int64 value does not fit in 32 bits (its low 32 bits are {low})")
+    return value
+
+
 def _gelu(x: Array) -> Array:
     return (0.5 * x.astype(np.float64) * (1 + _each(math.erf)(x / F(math.sqrt(2))).astype(np.float64))).astype(F)
 
@@ -101,7 +112,7 @@ LANES: dict[str, Callable[..., Array]] = {
     "eq_f": lambda a, b: _mask(a == b), "ne_f": lambda a, b: _mask(a != b), "lt_f": lambda a, b: _mask(a < b),
     "le_f": lambda a, b: _mask(a <= b), "gt_f": lambda a, b: _mask(a > b), "ge_f": lambda a, b: _mask(a >= b),
     "isnan": lambda a: _mask(np.isnan(a)), "isinf": lambda a: _mask(np.isinf(a)),
-    "select": _select,
+    "select": _select, "check": _check,
     "and_m": lambda a, b: _mask((a != 0) & (b != 0)), "or_m": lambda a, b: _mask((a != 0) | (b != 0)),
     "xor_m": lambda a, b: _mask((a != 0) ^ (b != 0)), "not_m": lambda a: _mask(a == 0),
     "add_i": _int(np.add), "sub_i": _int(np.subtract), "mul_i": _int(np.multiply), "min_i": _int(np.minimum),

@@ -393,6 +393,7 @@ class VecOp(IntEnum):
     ULT_I = 93
     ULE_I = 94
     MULHI_I = 95
+    CHECK = 96  # b; an error where a != 0: b is then an int64 beyond 32 bits
 
 
 @dataclass(frozen=True)

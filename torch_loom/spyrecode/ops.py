@@ -30,6 +30,7 @@ _SIGNATURES: dict[str, list[VecOp]] = {
     ],
     "fff f": [_O.FMA_F, _O.SOFTPLUS],
     "f?? ?": [_O.SELECT],
+    "fi i": [_O.CHECK],
     "? ?": [_O.COPY],
     "ii i": [
         *(_O.ADD_I, _O.SUB_I, _O.MUL_I, _O.MIN_I, _O.MAX_I, _O.FLOORDIV_I, _O.DIV_I, _O.REM_I, _O.AND_I),

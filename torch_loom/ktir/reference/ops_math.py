@@ -231,6 +231,16 @@ def fixed_width(tile: Tile, op: Any, values: Values) -> Values:
     return [number(integers(tile, _WRAPPING[op.name][0], result_format(tile, op), *values))]
 
 
+@handles("spyreop.checked")
+def checked(tile: Tile, op: Any, values: Values) -> Values:
+    """The second operand; an error where the first is set."""
+    over, value = (np.asarray(tensor(v)) for v in values)
+    if over.any():
+        low = int(value[over.astype(bool)].flat[0])
+        raise ExecutionError("KT-X12", f"an int64 value does not fit in 32 bits (its low 32 bits are {low})")
+    return [values[1]]
+
+
 @handles("spyreop.idx32toaddr")
 def index_to_address(tile: Tile, op: Any, values: Values) -> Values:
     """base + stride * index."""
