@@ -22,7 +22,13 @@ from torch_loom import arch
 from torch_loom.inductor import config
 from torch_loom.profiler import launch_rows, recorded_launches
 
-SWITCHES = {"work division": "work_division", "row epilogues": "fusion", "chains (LX)": "chains"}
+SWITCHES = {
+    "work division": "work_division",
+    "row epilogues": "fusion",
+    "chains (LX)": "chains",
+    "joint products": "joint_products",
+    "ring sums": "ring_sums",
+}
 # Modelled time may differ this much for no other reason than where transfers meet.
 NOISE = 0.01
 

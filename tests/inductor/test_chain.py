@@ -7,7 +7,7 @@ from helpers import half
 
 from torch_loom import arch
 from torch_loom.inductor import config
-from torch_loom.inductor.chain_cost import Layers, chain_pays, chained
+from torch_loom.inductor.chain_cost import Chained, Layers, chain_pays, chained
 from torch_loom.profiler import launch_rows, recorded_launches
 
 
@@ -75,6 +75,19 @@ def test_hidden_layer_as_right_operand_or_used_twice_is_stored():
     # 256 rounding errors of at most 2^-10 of 1.28, uniform, times factors of deviation 1.13; five deviations.
     torch.testing.assert_close(out, expected, rtol=2.0**-9, atol=5 * (256 / 3) ** 0.5 * 1.28 * 2.0**-10)
     assert len(rows) == 2
+
+
+@pytest.mark.parametrize("grid, tile", [((2, 3), (48, 64)), ((1, 4), (132, 128)), ((5, 1), (16, 256))])
+def test_cores_share_the_hidden_layer(monkeypatch, grid, tile):
+    from torch_loom.inductor import chain
+
+    monkeypatch.setattr(chain, "chained", lambda *_: Chained(1.0, *grid, *tile, 0))
+    m, k, h, n = 132 if tile[0] == 132 else 73, 70, 768 if tile[1] == 64 else 1024, 100
+    args = half(m, k), *weights(k, h, n), half(m, n, seed=7)
+    norm = (n,)
+    out, expected, rows = run(lambda x, w, b, v, r: F.layer_norm(mlp(x, w, b, v) + r, norm), *args)
+    torch.testing.assert_close(out, expected, rtol=2.0**-9, atol=8 * 2.0**-10)
+    assert len(rows) == 1
 
 
 def test_layers_in_a_row_and_a_symbolic_batch():

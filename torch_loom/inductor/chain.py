@@ -1,9 +1,11 @@
 """Two products in one kernel: the layer between them never leaves LX.
 
-y = (f(x W1 + b1)) W2 goes over blocks of the hidden columns: a block of the hidden layer is computed from the rows of x
-that the core holds, rounded as a store would round it, and multiplied into the running sums of y. Rows stay on their
-core, so nothing is exchanged; the weights pass by once per row tile and are fetched once for all cores. What follows
-the second product (bias, residual, norm) is its epilogue as always.
+y = (f(x W1 + b1)) W2 goes over blocks of the hidden columns: a block of the hidden layer is computed from the rows of
+x that the core holds, rounded as a store would round it, and multiplied into the running sums of y. Rows stay on their
+core; the weights pass by once per row tile and are fetched once for all cores. Where rows are few, several cores take
+the same rows and a part of the hidden layer each, and add their sums of y over the ring: a core then has more rows at a
+time, which suits the array, and goes on with its share of them. What follows the second product (bias, residual, norm)
+is its epilogue as always. A gated hidden layer is made of two products.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from dataclasses import dataclass
 import sympy
 
 from ..ktir.builder import KernelBuilder
+from . import config
 from .access import format_of
 from .chain_cost import Chained, Layers, chained
 from .compat import SchedulerNode, V, buffer_of, host_scalar
@@ -66,11 +69,11 @@ def plan_chain(
     whole = m.extent.is_Integer and way.m_block >= int(m.extent)
     block = m.extent if whole else sympy.Integer(way.m_block)
     width = sympy.Integer(way.h_block)
-    a.matmul.k_steps, b.matmul.k_steps = None, sympy.Integer(int(k.extent) // way.h_block)
+    a.matmul.k_steps, b.matmul.k_steps = None, sympy.Integer(int(k.extent) // way.h_block // way.parts)
     a.blocks = {d: block if d is outer[0] else width if d in a.matmul.n else d.extent for d in a.dims}
     b.blocks = {d: block if d is m else width if d is k else d.extent for d in b.dims}
-    b.matmul.grid, b.matmul.rows_outer, b.cores = (1, way.rows, 1, 1), False, way.rows
-    a.matmul.grid, a.matmul.share, b.matmul.share = (1, 1, 1, 1), None, None
+    b.matmul.grid, b.matmul.rows_outer, b.cores = (1, way.rows, 1, way.parts), False, way.rows * way.parts
+    a.matmul.grid, a.matmul.share, b.matmul.share = (1, 1, 1, 1), None, 0
     return Chain(a, b, hidden)
 
 
@@ -91,7 +94,7 @@ def layers(first: Sequence[SchedulerNode], second: Sequence[SchedulerNode], extr
 
 def chain_way(c: Layers | None, cores: int) -> Chained | None:
     """The fastest way to run both layers as one kernel; None if LX is too small."""
-    return None if c is None else chained(c, cores, LX_BUDGET, chip_name())
+    return None if c is None else chained(c, cores, LX_BUDGET, chip_name(), config.ring_sums)
 
 
 def _operations(nodes: Sequence[SchedulerNode]) -> float:

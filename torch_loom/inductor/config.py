@@ -16,8 +16,14 @@ work_division: bool = Config(default=True, env_name_default="TORCH_LOOM_WORK_DIV
 # Norms and softmax over the rows of a product join its kernel where that is faster. TORCH_LOOM_FUSION
 fusion: bool = Config(default=True, env_name_default="TORCH_LOOM_FUSION")
 
+# Products of one left operand become one kernel. TORCH_LOOM_JOINT_PRODUCTS
+joint_products: bool = Config(default=True, env_name_default="TORCH_LOOM_JOINT_PRODUCTS")
+
 # Two products in a row become one kernel, the layer between them stays in LX. TORCH_LOOM_CHAINS
 chains: bool = Config(default=True, env_name_default="TORCH_LOOM_CHAINS")
+
+# Cores share reduced extents and add their partial results over the ring. TORCH_LOOM_RING_SUMS
+ring_sums: bool = Config(default=True, env_name_default="TORCH_LOOM_RING_SUMS")
 
 # Processes that compile kernels beside this one; None: one less than the processors, at most 8.
 # TORCH_LOOM_COMPILE_WORKERS

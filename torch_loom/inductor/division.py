@@ -9,7 +9,7 @@ of the tile each.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Any
 
@@ -290,6 +290,21 @@ def rows_pay(m: int, n: int, k: int, extra: int, cores: int, budget: int, chip_n
         after,
     )
     return joined.lx_bytes <= budget and joined.cycles < apart.cycles + after
+
+
+@lru_cache(maxsize=4096)
+def joint_pays(
+    batch: int, m: int, n: int, k: int, products: int, written: int, cores: int, budget: int, chip_name: str
+) -> bool:
+    """Are ``products`` products of one left operand, of which ``written`` results are stored, faster as one kernel than
+    one after another?"""
+    step = k_tile(k, 64, False, budget)
+    shape = Contraction(batch, m, n, step, 1, ceil(k, step), batch == 1, k_unit=0 if k % 64 else 64)
+    together = replace(shape, products=products, written=written)
+    joint, alone = (divide(c, cores, budget, chip_name)[0] for c in (together, shape))
+    apart = products * (alone.cycles + launch_cycles(chip_of(chip_name)))
+    log.debug("%d products, m %d, n %d, k %d: joint %.0f cycles, apart %.0f", products, m, n, k, joint.cycles, apart)
+    return joint.lx_bytes <= budget and joint.cycles < apart
 
 
 def explain(what: str, c: Contraction, ways: tuple[Division, ...]) -> None:

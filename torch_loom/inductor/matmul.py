@@ -76,7 +76,7 @@ def plan_matmul(plan: KernelPlan) -> None:
 def _k_unit(plan: KernelPlan, roles: MatmulPlan) -> int:
     """Elements of K by which cores may share it, 0 if they may not: whole sticks and whole steps of the outermost k
     dim, where every access is affine, since a share of a tile may lie behind its end."""
-    if not roles.k or not all(d.extent.is_Integer for d in roles.k):
+    if not config.ring_sums or not roles.k or not all(d.extent.is_Integer for d in roles.k):
         return 0
     inner = math.prod(int(d.extent) for d in roles.k[1:])
     unit = math.lcm(inner, 64)

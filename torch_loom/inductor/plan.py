@@ -17,7 +17,7 @@ from .access import Access, geometry, resolve
 from .compat import BaseSchedulerNode, SchedulerNode, sizevars
 from .domain import Boundaries, Dim, Misaligned, exact_div, hint, product, refine, suffix_products
 from .errors import Unsupported
-from .record import Record, Touch, insides, record
+from .record import Record, Touch, insides, operands, record
 
 if TYPE_CHECKING:
     from .attention import AttentionPlan
@@ -92,6 +92,15 @@ class MatmulPlan:
 def is_dot(node: SchedulerNode) -> bool:
     """Is the node a contraction?"""
     return node.is_reduction() and node.node.get_reduction_type() == "dot"  # type: ignore[union-attr]
+
+
+def same_left_operand(dots: Sequence[SchedulerNode]) -> bool:
+    """Do the contractions run over equal ranges, with one left operand and right ones that depend on the same loops?"""
+    (left, right), *others = (operands(d) for d in dots)
+    return all(
+        a == left and b[1].free_symbols == right[1].free_symbols and d.get_ranges() == dots[0].get_ranges()
+        for (a, b), d in zip(others, dots[1:], strict=True)
+    )
 
 
 def groups(nodes: Sequence[SchedulerNode]) -> tuple[sympy.Expr, sympy.Expr]:

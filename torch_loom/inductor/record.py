@@ -229,6 +229,32 @@ class _Recorder(DefaultHandler):
         return Shadow(_symbols(args))
 
 
+class _OperandReader(DefaultHandler):
+    """Ops handler whose values are the loads they come from."""
+
+    def __init__(self) -> None:
+        self.found: tuple[Any, Any] | None = None
+
+    def load(self, name: str, index: sympy.Expr) -> tuple[str, sympy.Expr]:
+        return name, index
+
+    def dot(self, a: Any, b: Any) -> None:
+        self.found = a, b
+
+    def _default(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return args[0] if args else None
+
+
+def operands(dot: SchedulerNode) -> tuple[tuple[str, sympy.Expr], tuple[str, sympy.Expr]]:
+    """Buffer and index of both operands of a contraction; loops are called i0, i1, ... and r0, r1, ..."""
+    ranges = dot.get_ranges()
+    reader = _OperandReader()
+    with V.set_ops_handler(reader):
+        dot._body(*([sympy.Symbol(f"{c}{i}") for i in range(len(r))] for c, r in zip("ir", ranges, strict=True)))
+    assert reader.found is not None
+    return reader.found
+
+
 def insides(node: SchedulerNode, numel: sympy.Expr, rnumel: sympy.Expr) -> tuple[sympy.Expr, sympy.Expr]:
     """Points of the kernel's space inside one step of the node's innermost loop, and of its innermost reduced loop.
 

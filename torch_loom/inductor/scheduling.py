@@ -26,9 +26,9 @@ from .compat import (
     get_kernel_metadata,
     sizevars,
 )
-from .division import LX_BUDGET, rows_pay
-from .domain import Misaligned, hint, product
-from .plan import REDUCED_ELEMENTS, align, flatten, groups, is_dot, link, make_plan, planned, readers
+from .division import LX_BUDGET, joint_pays, rows_pay
+from .domain import Misaligned, hint, product, typical
+from .plan import REDUCED_ELEMENTS, align, flatten, groups, is_dot, link, make_plan, planned, readers, same_left_operand
 from .runtime import chip_name
 
 
@@ -99,7 +99,7 @@ class LoomScheduling(BaseScheduling):
         """May node2, which reads what node1 writes, join its kernel?"""
         first, second = _contracts(node1), _contracts(node2)
         if second:
-            return False
+            return first and self._joins(flatten(node1), flatten(node2))
         if first:
             return self._epilogue(flatten(node1), flatten(node2))
         return self._same_space(node1, node2) and not self._second_pass(node1, node2)
@@ -122,6 +122,8 @@ class LoomScheduling(BaseScheduling):
             return False
         numel, rnumel = groups(made)
         rows = [n for n in [*made, *after] if n.is_reduction() and not is_dot(n)]
+        if rows and sum(is_dot(n) for n in made) > 1:
+            return False
         for node in after:
             own, reduced = node.group[1]
             if sizevars().equal(own, numel) and not node.is_reduction():
@@ -153,9 +155,38 @@ class LoomScheduling(BaseScheduling):
 
     def can_fuse_horizontal(self, node1: BaseSchedulerNode, node2: BaseSchedulerNode) -> bool:
         """May two independent nodes share a kernel?"""
-        if _contracts(node1) or _contracts(node2):
-            return False
+        first, second = _contracts(node1), _contracts(node2)
+        if first or second:
+            return first and second and self._joins(flatten(node1), flatten(node2))
         return self._same_space(node1, node2)
+
+    def _joins(self, a: list[SchedulerNode], b: list[SchedulerNode]) -> bool:
+        """May the products of ``b`` be computed beside those of ``a``, from the same tile of the left operand?
+
+        What else ``b`` does is an epilogue, which may read what ``a`` makes; its products may not."""
+        both = [*a, *b]
+        dots, rest = [n for n in both if is_dot(n)], [n for n in both if not is_dot(n)]
+        if not settings.joint_products or any(n.is_reduction() for n in rest):
+            return False
+        if not same_left_operand(dots):
+            return False
+        made = {name for n in both for name in n.get_buffer_names()}
+        if any(made & n.used_buffer_names() - n.get_buffer_names() for n in dots):
+            return False
+        return (not rest or self._epilogue(dots, rest)) and self._joint_pays(both, dots)
+
+    def _joint_pays(self, nodes: list[SchedulerNode], dots: list[SchedulerNode]) -> bool:
+        """Are the products faster as one kernel?"""
+        sizes = [sympy.sympify(s) for s in dots[0].node.get_size()]  # type: ignore[union-attr]
+        if len(sizes) < 2:
+            return False
+        *batch, m, n = sizes
+        k = dots[0].group[1][1]
+        shape = hint(product(batch)), typical(m), typical(n), hint(k)
+        own = {n.get_name() for n in nodes}
+        outputs = [o for n in nodes for o in n.get_outputs()]
+        kept = sum(any(u.node.get_name() not in own for u in o.users) for o in outputs)
+        return joint_pays(*shape, len(dots), max(kept, 1), core_count(), LX_BUDGET, chip_name())
 
     # -- generation ----
 
@@ -175,7 +206,7 @@ class LoomScheduling(BaseScheduling):
 
     def _awaits(self, nodes: list[SchedulerNode]) -> bool:
         """May the next kernel take what these nodes make without a buffer between them? Then it is waited for."""
-        plain = sum(n.is_reduction() for n in nodes) == 1 and any(is_dot(n) for n in nodes)
+        plain = any(is_dot(n) for n in nodes) and all(is_dot(n) for n in nodes if n.is_reduction())
         return settings.chains and plain and len(readers(nodes)) == 1
 
     def _chains(self, first: list[SchedulerNode], second: list[SchedulerNode]) -> bool:
