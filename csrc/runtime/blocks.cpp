@@ -54,21 +54,25 @@ struct Block {
   }
 
   static void run(void* to, std::ptrdiff_t dst_pitch, const void* from, std::ptrdiff_t src_pitch,
-                  std::size_t rows, std::size_t columns) {
+                  std::size_t rows, std::size_t columns, Far far) {
     auto* dst = static_cast<T*>(to);
     const auto* src = static_cast<const T*>(from);
-    for (std::size_t r = 0; r < rows; r += kSide) {
-      const std::size_t height = std::min(kSide, rows - r);
-      for (std::size_t c = 0; c < columns; c += kSide) {
-        const std::size_t width = std::min(kSide, columns - c);
-        T* d = dst + static_cast<std::ptrdiff_t>(c) * dst_pitch + static_cast<std::ptrdiff_t>(r);
-        const T* s = src + static_cast<std::ptrdiff_t>(r) * src_pitch + static_cast<std::ptrdiff_t>(c);
-        if (height == kSide && width == kSide) {
-          square(d, dst_pitch, s, src_pitch);
-        } else {
-          edge(d, dst_pitch, s, src_pitch, height, width);
-        }
+    auto one = [&](std::size_t r, std::size_t c) {
+      const std::size_t height = std::min(kSide, rows - r), width = std::min(kSide, columns - c);
+      T* d = dst + static_cast<std::ptrdiff_t>(c) * dst_pitch + static_cast<std::ptrdiff_t>(r);
+      const T* s = src + static_cast<std::ptrdiff_t>(r) * src_pitch + static_cast<std::ptrdiff_t>(c);
+      if (height == kSide && width == kSide) {
+        square(d, dst_pitch, s, src_pitch);
+      } else {
+        edge(d, dst_pitch, s, src_pitch, height, width);
       }
+    };
+    if (far == Far::Src) {
+      for (std::size_t r = 0; r < rows; r += kSide)
+        for (std::size_t c = 0; c < columns; c += kSide) one(r, c);
+    } else {
+      for (std::size_t c = 0; c < columns; c += kSide)
+        for (std::size_t r = 0; r < rows; r += kSide) one(r, c);
     }
   }
 };
@@ -105,16 +109,16 @@ void stream_fence() {
 }
 
 void transpose(void* dst, std::ptrdiff_t dst_pitch, const void* src, std::ptrdiff_t src_pitch,
-               std::size_t rows, std::size_t columns, int bytes) {
+               std::size_t rows, std::size_t columns, int bytes, Far far) {
   switch (bytes) {
     case 1:
-      return Block<std::uint8_t>::run(dst, dst_pitch, src, src_pitch, rows, columns);
+      return Block<std::uint8_t>::run(dst, dst_pitch, src, src_pitch, rows, columns, far);
     case 2:
-      return Block<std::uint16_t>::run(dst, dst_pitch, src, src_pitch, rows, columns);
+      return Block<std::uint16_t>::run(dst, dst_pitch, src, src_pitch, rows, columns, far);
     case 4:
-      return Block<std::uint32_t>::run(dst, dst_pitch, src, src_pitch, rows, columns);
+      return Block<std::uint32_t>::run(dst, dst_pitch, src, src_pitch, rows, columns, far);
     default:
-      return Block<std::uint64_t>::run(dst, dst_pitch, src, src_pitch, rows, columns);
+      return Block<std::uint64_t>::run(dst, dst_pitch, src, src_pitch, rows, columns, far);
   }
 }
 

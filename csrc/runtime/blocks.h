@@ -11,9 +11,12 @@ namespace loom::rt {
 void stream_copy(void* dst, const void* src, std::size_t bytes);
 void stream_fence();
 
+/// The side of a transpose that is not in the first cache: its lines are used up one after another.
+enum class Far { Src, Dst };
+
 /// dst[c * dst_pitch + r] = src[r * src_pitch + c] for `rows` x `columns` elements of 1, 2, 4 or 8 bytes;
 /// pitches count elements.
 void transpose(void* dst, std::ptrdiff_t dst_pitch, const void* src, std::ptrdiff_t src_pitch,
-               std::size_t rows, std::size_t columns, int bytes);
+               std::size_t rows, std::size_t columns, int bytes, Far far);
 
 }  // namespace loom::rt

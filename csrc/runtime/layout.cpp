@@ -3,6 +3,7 @@
 #include "runtime/layout.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <stdexcept>
 
@@ -12,6 +13,12 @@ namespace {
 struct HostDim {
   std::int64_t size, stride;
 };
+
+/// Sizes saturate: what is beyond 63 bits is beyond every memory, and refused where memory is asked for.
+std::int64_t times(std::int64_t a, std::int64_t b) {
+  std::int64_t out = 0;
+  return __builtin_mul_overflow(a, b, &out) ? std::numeric_limits<std::int64_t>::max() : out;
+}
 
 /// Geometry without size-1 dims, sorted by descending stride; one flat dim when it is not dense.
 std::vector<HostDim> geometry(std::span<const std::int64_t> sizes, std::span<const std::int64_t> strides,
@@ -25,27 +32,25 @@ std::vector<HostDim> geometry(std::span<const std::int64_t> sizes, std::span<con
   bool dense = true;
   for (auto d = dims.rbegin(); d != dims.rend(); ++d) {
     dense = dense && d->stride == expected;
-    expected *= d->size;
+    expected = times(expected, d->size);
   }
   if (dense && expected == elements) return dims;
   if (elements == 1) return {};
   return {{elements, 1}};
 }
 
-std::int64_t product(const Dims& d) {
-  return std::accumulate(d.begin(), d.end(), std::int64_t{1}, std::multiplies<>());
-}
+std::int64_t product(const Dims& d) { return std::accumulate(d.begin(), d.end(), std::int64_t{1}, times); }
 
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
 
 /// Row-major element strides of device_size.
 Dims device_strides(const Dims& size) {
   Dims out(size.size(), 1);
-  for (std::size_t i = size.size(); i-- > 1;) out[i - 1] = out[i] * size[i];
+  for (std::size_t i = size.size(); i-- > 1;) out[i - 1] = times(out[i], size[i]);
   return out;
 }
 
-void finish(Layout& l) { l.bytes = product(l.device_size) * format_bytes(l.format); }
+void finish(Layout& l) { l.bytes = times(product(l.device_size), format_bytes(l.format)); }
 
 void build_default(Layout& l, const std::vector<HostDim>& dims) {
   const std::int64_t lanes = rt::lanes(l.format);
@@ -63,7 +68,7 @@ void build_default(Layout& l, const std::vector<HostDim>& dims) {
   }
   const std::size_t tile_dim = l.device_size.size();
   l.device_size.push_back(tiles);
-  l.stride_map.push_back(stick.stride * lanes);
+  l.stride_map.push_back(times(stick.stride, lanes));
   if (r >= 2) {
     l.device_size.push_back(dims[0].size);
     l.stride_map.push_back(dims[0].stride);
@@ -85,18 +90,18 @@ void build_row_major(Layout& l, const std::vector<HostDim>& dims) {
   const std::int64_t lanes = rt::lanes(l.format);
   const std::size_t r = dims.size();
   std::int64_t rows = 1;
-  for (std::size_t i = 0; i + 1 < r; ++i) rows *= dims[i].size;
+  for (std::size_t i = 0; i + 1 < r; ++i) rows = times(rows, dims[i].size);
   const std::int64_t columns = r == 0 ? 1 : dims[r - 1].size;
   const std::int64_t tiles = ceil_div(columns, lanes);
   l.device_size = {rows, tiles, lanes};
   l.stride_map = {r >= 2 ? columns : -1, r >= 1 ? lanes : -1, r >= 1 ? 1 : -1};
   l.tile_stride = lanes;
-  std::int64_t stride = tiles * lanes;
+  std::int64_t stride = times(tiles, lanes);
   std::vector<AxisMap> outer;
   for (std::size_t i = r; i-- > 1;) {
     const HostDim& d = dims[i - 1];
     outer.push_back({d.size, d.stride, {{1, d.size, stride}}});
-    stride *= d.size;
+    stride = times(stride, d.size);
   }
   l.axes.assign(outer.rbegin(), outer.rend());
   if (r >= 1) {
@@ -112,8 +117,8 @@ std::vector<std::pair<std::int64_t, std::int64_t>> canonical(const Layout& l) {
   for (std::size_t i = 0; i < l.device_size.size(); ++i) {
     const std::int64_t n = l.device_size[i], s = l.stride_map[i];
     if (n == 1) continue;
-    if (!out.empty() && s > 0 && out.back().second == s * n) {
-      out.back() = {out.back().first * n, s};
+    if (!out.empty() && s > 0 && out.back().second == times(s, n)) {
+      out.back() = {times(out.back().first, n), s};
     } else {
       out.emplace_back(n, s);
     }
@@ -154,13 +159,15 @@ LayoutPtr make_custom(Format format, std::span<const std::int64_t> sizes,
   if (device_size.back() != lanes(format))
     throw std::invalid_argument("the last device dim must be a stick of " + std::to_string(lanes(format)) +
                                 " elements, got " + std::to_string(device_size.back()));
+  for (std::int64_t n : device_size)
+    if (n < 0) throw std::invalid_argument("device_size has a negative entry: " + std::to_string(n));
   auto l = std::make_shared<Layout>();
   l->kind = Kind::Custom;
   l->format = format;
   l->device_size = device_size;
   l->stride_map = stride_map;
   l->elements = 1;
-  for (std::int64_t s : sizes) l->elements *= s;
+  for (std::int64_t s : sizes) l->elements = times(l->elements, s);
   const auto dims = geometry(sizes, strides, l->elements);
   const Dims device = device_strides(device_size);
   for (const HostDim& d : dims) l->axes.push_back({d.size, d.stride, {}});
@@ -181,7 +188,7 @@ LayoutPtr make_custom(Format format, std::span<const std::int64_t> sizes,
     for (const Digit& d : a.digits) {
       if (d.div != covered)
         throw std::invalid_argument("the layout does not give each host element one place");
-      covered *= d.mod;
+      covered = times(covered, d.mod);
     }
     if (covered < a.size)
       throw std::invalid_argument("the layout holds " + std::to_string(covered) + " of " +

@@ -164,6 +164,19 @@ Record* Card::record_at(const void* token) {
   return nullptr;
 }
 
+int host_threads() {
+  if (settings().threads != 0) return settings().threads;
+  return services.threads != nullptr ? services.threads()
+                                     : static_cast<int>(std::thread::hardware_concurrency());
+}
+
+int transfer_threads() {
+  // Two or three threads keep a memory busy; more would only be in each other's way.
+  constexpr int kMost = 4;
+  return std::clamp(std::min(host_threads(), static_cast<int>(std::thread::hardware_concurrency())), 1,
+                    kMost);
+}
+
 void Card::run(const chip::Program& program, std::span<const std::int64_t> table,
                std::span<const chip::ArgValue> args) {
   const std::lock_guard lock(machine_mutex_);
@@ -171,9 +184,7 @@ void Card::run(const chip::Program& program, std::span<const std::int64_t> table
     chip::MachineOptions o;
     o.cores = settings().cores;
     o.lx_bytes = settings().lx_bytes;
-    o.threads = settings().threads != 0       ? settings().threads
-                : services.threads != nullptr ? services.threads()
-                                              : static_cast<int>(std::thread::hardware_concurrency());
+    o.threads = host_threads();
     o.ddr = memory_.base();
     o.ddr_bytes = kAddressSpace;
     o.sgemm = services.sgemm;

@@ -42,6 +42,10 @@ struct HostServices {
   int (*threads)() = nullptr;
 };
 void set_host_services(const HostServices&);
+/// Host threads of the engine: TORCH_LOOM_THREADS, else what the host framework uses.
+int host_threads();
+/// Host threads of one large transfer: the same, but few and never more than the machine has.
+int transfer_threads();
 
 inline constexpr int kMaxCards = 64;
 inline constexpr std::uint64_t kLowStreams = 32, kHighStreams = 32, kStreams = 1 + kLowStreams + kHighStreams;

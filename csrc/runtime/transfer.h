@@ -27,7 +27,8 @@ struct ValueError : std::range_error {
 };
 
 /// dst[i] = convert(src[i]) for every index of `sizes`. The sides must not overlap. Padding of device
-/// layouts is not written. Throws ValueError; the destination is then partly written.
-void transfer(const Dims& sizes, const Side& dst, const Side& src);
+/// layouts is not written. Large transfers use up to `threads` host threads. Throws ValueError; the
+/// destination is then partly written.
+void transfer(const Dims& sizes, const Side& dst, const Side& src, int threads = 1);
 
 }  // namespace loom::rt

@@ -100,18 +100,19 @@ void move(const at::Tensor& dst, const at::Tensor& src, const rt::Side& to, cons
     TORCH_WARN_ONCE("torch.int64 tensors lie on the spyre device as 32-bit integers");
   const bool can_fail = to.phys == rt::Phys::I32N && from.phys != rt::Phys::I32N;
   rt::Dims sizes = dims(dst.sizes());
+  const int threads = rt::transfer_threads();
   if (may_queue && !can_fail && !stream.idle()) {
     // The layouts outlive their storages here; the blocks do so by the allocator's stream rule.
     rt::LayoutPtr keep_to = to.layout != nullptr ? record_of(dst).layout : nullptr;
     rt::LayoutPtr keep_from = from.layout != nullptr ? record_of(src).layout : nullptr;
     const std::uint64_t ticket =
-        stream.submit([sizes = std::move(sizes), to, from, keep_to = std::move(keep_to),
-                       keep_from = std::move(keep_from)] { rt::transfer(sizes, to, from); });
+        stream.submit([sizes = std::move(sizes), to, from, threads, keep_to = std::move(keep_to),
+                       keep_from = std::move(keep_from)] { rt::transfer(sizes, to, from, threads); });
     if (host != nullptr) keeper().hold(stream, ticket, host->storage());
     return;
   }
   try {
-    stream.run([&] { rt::transfer(sizes, to, from); });
+    stream.run([&] { rt::transfer(sizes, to, from, threads); });
   } catch (const rt::ValueError& e) {
     TORCH_CHECK(false, "the value ", e.value,
                 " does not fit: the device holds torch.int64 as 32-bit integers (", -2147483648LL, " .. ",

@@ -115,7 +115,9 @@ at::Tensor alias_with_layout(const at::Tensor& t, const rt::Dims& size, const rt
   }
   const auto outer = static_cast<std::size_t>(std::max_element(steps.begin(), steps.end()) - steps.begin());
   const std::int64_t step = std::max<std::int64_t>(steps[outer], 1);
-  whole[outer] += (offset + step - 1) / step;
+  const std::int64_t before = offset / step + (offset % step != 0 ? 1 : 0);
+  TORCH_CHECK_VALUE(!__builtin_add_overflow(whole[outer], before, &whole[outer]), "offset ", offset,
+                    " is beyond every storage");
   return make_alias(t, size, stride, offset, raw_layout(format, whole, steps, device_size, stride_map));
 }
 
@@ -140,8 +142,9 @@ py::bytes device_bytes(const at::Tensor& t) {
   return {reinterpret_cast<const char*>(r.base()), static_cast<std::size_t>(r.bytes)};
 }
 
-/// Seconds of the plain loop that transfers are compared with: a memcpy of the host bytes into a staging
-/// buffer and one conversion of that buffer, best of `repeat`. `to_device` chooses the direction.
+/// Seconds of the plain loop that transfers are compared with, best of `repeat`, on one thread: a memcpy of
+/// the host bytes into a staging buffer and one conversion of that buffer. It knows no strides, sticks or
+/// layouts. `to_device` chooses the direction.
 double measure_plain_loop(const at::Tensor& host, bool to_device, int repeat) {
   TORCH_CHECK(host.is_cpu() && host.is_non_overlapping_and_dense(),
               "the plain loop needs a dense CPU tensor");
@@ -155,15 +158,17 @@ double measure_plain_loop(const at::Tensor& host, bool to_device, int repeat) {
   const at::Tensor out = at::zeros_like(stage);
   const rt::Phys outside = rt::host_phys(dtype), inside = rt::device_phys(dtype, format);
   const rt::Convert convert = to_device ? rt::converter(inside, outside) : rt::converter(outside, inside);
+  rt::Runs all;
+  all.n = n;
   double best = 1e300;
   for (int i = 0; i < repeat; ++i) {
     const auto start = std::chrono::steady_clock::now();
     std::int64_t bad = 0;
     if (to_device) {
       std::memcpy(stage.data_ptr(), host.data_ptr(), host_bytes);
-      (void)convert(out.data_ptr(), 1, stage.data_ptr(), 1, n, &bad);
+      (void)convert(out.data_ptr(), stage.data_ptr(), all, &bad);
     } else {
-      (void)convert(stage.data_ptr(), 1, out.data_ptr(), 1, n, &bad);
+      (void)convert(stage.data_ptr(), out.data_ptr(), all, &bad);
       std::memcpy(host.data_ptr(), stage.data_ptr(), host_bytes);
     }
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;

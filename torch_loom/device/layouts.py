@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from torch_loom import _device
+from torch_loom.device.arguments import expect_layout, expect_tensor
 from torch_loom.layout import (
     DataFormats,
     ElementArrangement,
@@ -49,6 +50,7 @@ def _index(device: Any) -> int:
 
 def device_tensor_layout(tensor: torch.Tensor) -> SpyreTensorLayout | None:
     """Layout of the storage of a spyre tensor; None for tensors of other devices and fake tensors."""
+    expect_tensor("device_tensor_layout", tensor)
     if tensor.device.type != "spyre" or type(tensor) not in (torch.Tensor, torch.nn.Parameter):
         return None
     raw = _device.layout(tensor)
@@ -64,7 +66,8 @@ def get_spyre_tensor_layout(tensor: torch.Tensor) -> SpyreTensorLayout:
     return layout
 
 
-def _standard(layout: SpyreTensorLayout) -> tuple[list[int], list[int]]:
+def _standard(call: str, layout: SpyreTensorLayout) -> tuple[list[int], list[int]]:
+    expect_layout(call, layout)
     if layout.element_arrangement != ElementArrangement.STANDARD:
         raise RuntimeError(
             f"Spyre backend does not support: storages in element arrangement {layout.element_arrangement}; "
@@ -84,17 +87,20 @@ def empty_with_layout(
 
     Raises ValueError when the layout has another format than ``dtype`` on the device, or leaves an element without
     a place of its own."""
+    fields = _standard("empty_with_layout", layout)
     dtype = dtype or torch.get_default_dtype()
     wanted = get_device_dtype(dtype)
     if layout.device_dtype != wanted:
         raise ValueError(f"{dtype} lies on the device as {wanted}, the layout is for {layout.device_dtype}")
     size = list(size)
     stride = contiguous_strides(size) if stride is None else list(stride)
-    return _device.empty_with_layout(size, stride, dtype, _index(device), *_standard(layout))
+    return _device.empty_with_layout(size, stride, dtype, _index(device), *fields)
 
 
 def to_layout(tensor: torch.Tensor, layout: SpyreTensorLayout) -> torch.Tensor:
     """The tensor itself when its storage already lies in ``layout``, else a copy that does."""
+    expect_tensor("to_layout", tensor)
+    expect_layout("to_layout", layout)
     if device_tensor_layout(tensor) == layout and tensor.storage_offset() == 0:
         return tensor
     dense = tensor if tensor.is_contiguous() else tensor.contiguous()
@@ -105,7 +111,7 @@ def to_layout(tensor: torch.Tensor, layout: SpyreTensorLayout) -> torch.Tensor:
 
 def set_spyre_tensor_layout(tensor: torch.Tensor, layout: SpyreTensorLayout) -> None:
     """Declare that the bytes of the tensor's storage lie in ``layout``; nothing moves."""
-    _device.set_layout(tensor, *_standard(layout))
+    _device.set_layout(expect_tensor("set_spyre_tensor_layout", tensor), *_standard("set_spyre_tensor_layout", layout))
 
 
 def reinterpret_tensor_with_layout(
@@ -116,8 +122,9 @@ def reinterpret_tensor_with_layout(
     layout: SpyreTensorLayout,
 ) -> torch.Tensor:
     """The tensor's bytes as an allocation of the given geometry and layout. ``offset`` is added to the tensor's own."""
-    offset += int(tensor.storage_offset())
-    return _device.alias_with_layout(tensor, list(size), list(stride), offset, *_standard(layout))
+    fields = _standard("reinterpret_tensor_with_layout", layout)
+    offset += int(expect_tensor("reinterpret_tensor_with_layout", tensor).storage_offset())
+    return _device.alias_with_layout(tensor, list(size), list(stride), offset, *fields)
 
 
 def as_strided_with_layout(
@@ -128,7 +135,9 @@ def as_strided_with_layout(
     layout: SpyreTensorLayout,
 ) -> torch.Tensor:
     """Like ``reinterpret_tensor_with_layout``, with ``offset`` in place of the tensor's own."""
-    return _device.alias_with_layout(tensor, list(size), list(stride), offset, *_standard(layout))
+    fields = _standard("as_strided_with_layout", layout)
+    expect_tensor("as_strided_with_layout", tensor)
+    return _device.alias_with_layout(tensor, list(size), list(stride), offset, *fields)
 
 
 def reinterpret_tensor(
@@ -176,4 +185,4 @@ def get_elem_in_stick(dtype: torch.dtype) -> int:
 
 def copy_tensor(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
     """Copy between host and device, or inside the device; returns ``target``."""
-    return target.copy_(source, non_blocking)
+    return expect_tensor("copy_tensor", target).copy_(expect_tensor("copy_tensor", source), non_blocking)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torch_loom import _device
+from torch_loom.device.arguments import expect
 
 __all__ = [
     "empty_cache",
@@ -87,6 +88,7 @@ def mem_get_info(device: Any = None) -> tuple[int, int]:
 
 def set_per_process_memory_fraction(fraction: float, device: Any = None) -> None:
     """Let tensors use at most this share of a card's memory."""
+    expect("set_per_process_memory_fraction", fraction, (float, int), "a number from 0 to 1")
     if not 0.0 <= fraction <= 1.0:
         raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~1")
     limit = max(int(fraction * _device.capacity()), 1)

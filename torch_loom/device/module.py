@@ -11,6 +11,7 @@ import torch
 
 from torch_loom import _device
 from torch_loom.device import memory, settings
+from torch_loom.device.arguments import expect, expect_tensor
 from torch_loom.device.layouts import (
     DataFormats,
     ElementArrangement,
@@ -168,6 +169,8 @@ def _index(device: Any = None, optional: bool = True) -> int:
         return current_device()
     if isinstance(device, int) and not isinstance(device, bool):
         index: int | None = device
+    elif not isinstance(device, (str, torch.device)):
+        raise TypeError(f"a device is a number, a string or a torch.device, got {type(device).__name__}")
     else:
         parsed = torch.device(device)
         if parsed.type != "spyre":
@@ -267,6 +270,7 @@ class device_of(device):
     """Context manager that makes the card of a tensor current; does nothing for other devices."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
+        expect_tensor("device_of", tensor)
         super().__init__(tensor.device.index if tensor.device.type == "spyre" else -1)
 
 
@@ -322,7 +326,7 @@ def prepare_kernel(program: Any, name: str = "") -> Any:
 
 def launch_jobplan(plan: Any, args: Sequence[Any]) -> None:
     """Queue a launch of a plan with tensors and numbers in the program's order."""
-    plan.launch(args)
+    expect("launch_jobplan", plan, JobPlan, "a JobPlan").launch(args)
 
 
 # ---- dtype warning ----
@@ -336,7 +340,7 @@ def get_downcast_warning() -> bool:
 def set_downcast_warning(warn: bool) -> None:
     """Turn that warning on or off (``TORCH_SPYRE_DOWNCAST_WARN``, off unless set: a value that does not fit is
     an error in any case)."""
-    _device.set_downcast_warning(bool(warn))
+    _device.set_downcast_warning(expect("set_downcast_warning", warn, bool, "a bool"))
 
 
 # ---- fallbacks ----

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from torch_loom import _device
+from torch_loom.device.arguments import expect_integer, expect_tensor
 
 
 def _index(device: Any) -> int:
@@ -22,13 +23,14 @@ def _get_default_generator(device: Any = None) -> torch.Generator:
 
 def manual_seed(seed: int) -> None:
     """Seed the current card's generator."""
-    _get_default_generator().manual_seed(int(seed))
+    _get_default_generator().manual_seed(expect_integer("manual_seed", seed))
 
 
 def manual_seed_all(seed: int) -> None:
     """Seed the generators of all cards."""
+    seed = expect_integer("manual_seed_all", seed)
     for index in range(_device.device_count()):
-        _get_default_generator(index).manual_seed(int(seed))
+        _get_default_generator(index).manual_seed(seed)
 
 
 def seed() -> int:
@@ -53,7 +55,7 @@ def get_rng_state(device: Any = None) -> torch.Tensor:
 
 def set_rng_state(new_state: torch.Tensor, device: Any = None) -> None:
     """Restore the state of a card's generator."""
-    _get_default_generator(device).set_state(new_state.cpu())
+    _get_default_generator(device).set_state(expect_tensor("set_rng_state", new_state).cpu())
 
 
 def get_rng_state_all() -> list[torch.Tensor]:

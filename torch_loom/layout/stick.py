@@ -17,6 +17,9 @@ from torch_loom.layout.formats import STICK_BYTES, DataFormats, device_format
 PICKLE_VERSION = 3
 """Version 1 carried a dim map, version 2 had no element arrangement."""
 
+LARGEST = 2**63 - 1
+"""Largest number of bytes or elements that a layout may speak of: what PyTorch and the runtime count with."""
+
 
 def contiguous_strides(size: Sequence[int]) -> list[int]:
     """Row-major strides in elements; empty dims count as one, as torch does."""
@@ -137,6 +140,11 @@ class SpyreTensorLayout:
             raise ValueError(f"the last device dim is the stick: {elems} elements of {fmt!r}, got {sizes[-1]}")
         if min(sizes) < 0 or min(steps) < -1:
             raise ValueError(f"negative extent or step in device_size {list(sizes)}, stride_map {list(steps)}")
+        if max(steps) > LARGEST or STICK_BYTES * math.prod(sizes[:-1]) > LARGEST:
+            raise ValueError(
+                f"device_size {list(sizes)} with stride_map {list(steps)} is too large: bytes and steps of a layout "
+                "must fit 63 bits"
+            )
         for name, value in zip(SpyreTensorLayout.__slots__, (arrangement, sizes, fmt, steps), strict=True):
             object.__setattr__(self, name, value)
 

@@ -1,0 +1,284 @@
+// The unit step decides. Where one loop has it on both sides, its elements are runs. Where each side has it
+// on another loop, blocks of the two are transposed, so that both sides move whole cache lines. The loops
+// around that follow the destination, except that two of them are cut into small blocks when the source would
+// follow the other.
+#include "runtime/strided.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <optional>
+
+#include "runtime/writer.h"
+
+namespace loom::rt {
+namespace {
+
+/// Bytes that a block of a transpose covers along each side, at most: a few cache lines.
+constexpr std::int64_t kBlockLine = 256;
+/// Rows of the source that lie a multiple of kPage apart share a few sets of the caches: a block takes this
+/// many.
+constexpr std::int64_t kFewRows = 64;
+constexpr std::int64_t kPage = 4096;
+/// Bytes of a block between two steps: stays in the first cache beside what is read.
+constexpr std::int64_t kStageBytes = 16 << 10;
+/// Loops shorter than this are not worth a transpose.
+constexpr std::int64_t kShortest = 8;
+/// Rows of a block that are fetched at a time.
+constexpr std::int64_t kGroup = 16;
+/// Bytes of one side that a block of two outer loops covers in a row.
+constexpr std::int64_t kPatch = 2048;
+
+/// Loops of a nest in the order of the destination, without those of one index and with neighbours merged
+/// where both sides move as through one.
+std::vector<Loop> simplify(const std::vector<Loop>& loops) {
+  std::vector<Loop> sorted;
+  for (const Loop& l : loops)
+    if (l.size != 1) sorted.push_back(l);
+  std::stable_sort(sorted.begin(), sorted.end(), [](const Loop& a, const Loop& b) {
+    return std::pair{a.step[0], a.step[1]} > std::pair{b.step[0], b.step[1]};
+  });
+  std::vector<Loop> out;
+  for (const Loop& l : sorted) {
+    if (!out.empty() && out.back().step[0] == l.step[0] * l.size &&
+        out.back().step[1] == l.step[1] * l.size) {
+      out.back() = {out.back().size * l.size, {l.step[0], l.step[1]}};
+    } else {
+      out.push_back(l);
+    }
+  }
+  return out;
+}
+
+/// A loop of the final order: over whole blocks of a dim, or over the indices of the block at hand.
+struct Level {
+  std::size_t dim;
+  std::int64_t block;  // indices per step; 0: one by one through the block at hand
+};
+
+class Runner {
+ public:
+  Runner(const Nest& nest, Phys dst, Phys src, bool stream, Share share)
+      : writer_(dst, src, stream), dims_(simplify(nest.loops)), base_{nest.base[0], nest.base[1]} {
+    bytes_[0] = writer_.dst_bytes;
+    bytes_[1] = writer_.src_bytes;
+    take(share);
+    constant_ = std::all_of(dims_.begin(), dims_.end(), [](const Loop& l) { return l.step[1] == 0; });
+    if (constant_) writer_.convert(value_, base_[1], {.n = 1});
+    choose_kernel();
+    order();
+    extent_.resize(dims_.size());
+    for (std::size_t d = 0; d < dims_.size(); ++d) extent_[d] = dims_[d].size;
+  }
+
+  void run() {
+    if (empty_) return;
+    level(0, base_[0], base_[1]);
+    finish();
+  }
+
+ private:
+  struct Block {
+    std::uint8_t* dst = nullptr;
+    const std::uint8_t* src = nullptr;
+    std::int64_t rows = 0, columns = 0;
+  };
+
+  /// Keeps a share of the indices: of the outermost loop, whose shares lie apart in the destination, where it
+  /// is long enough, else of the longest.
+  void take(Share share) {
+    if (share.of == 1) return;
+    if (dims_.empty()) {
+      empty_ = share.number != 0;
+      return;
+    }
+    auto cut = dims_.begin();
+    if (cut->size < share.of)
+      cut = std::max_element(dims_.begin(), dims_.end(),
+                             [](const Loop& a, const Loop& b) { return a.size < b.size; });
+    const std::int64_t first = cut->size * share.number / share.of;
+    const std::int64_t last = cut->size * (share.number + 1) / share.of;
+    for (int k = 0; k < 2; ++k) base_[k] += first * cut->step[k] * bytes_[k];
+    cut->size = last - first;
+    empty_ = cut->size == 0;
+  }
+
+  std::optional<std::size_t> with_unit_step(int side) const {
+    for (std::size_t d = dims_.size(); d-- > 0;)
+      if (dims_[d].step[side] == 1) return d;
+    return std::nullopt;
+  }
+
+  void choose_kernel() {
+    if (dims_.empty()) return;
+    const auto u = with_unit_step(0), v = with_unit_step(1);
+    if (u && v && *u != *v && dims_[*u].size >= kShortest && dims_[*v].size >= kShortest) {
+      row_ = *u;
+      column_ = *v;
+      block_sizes();
+      return;
+    }
+    const bool shorter = u && v && dims_[*v].size > dims_[*u].size;
+    row_ = u && !shorter ? *u : v ? *v : dims_.size() - 1;
+  }
+
+  /// Indices per block of a transpose: `rows_` along the destination, `columns_` along the source.
+  void block_sizes() {
+    const Loop &u = dims_[*row_], &v = dims_[*column_];
+    const bool few = u.step[1] * bytes_[1] % kPage == 0;
+    rows_ = std::min(u.size, few ? kFewRows : kBlockLine / bytes_[0]);
+    columns_ = std::min(v.size, (few ? 2 * kBlockLine : kBlockLine) / bytes_[1]);
+    // The stage holds elements of the narrower side.
+    const std::int64_t narrow = std::min(bytes_[0], bytes_[1]);
+    while (rows_ * columns_ * narrow > kStageBytes) (rows_ > columns_ && !few ? rows_ : columns_) /= 2;
+  }
+
+  void order() {
+    std::vector<std::size_t> outer;
+    for (std::size_t d = 0; d < dims_.size(); ++d)
+      if (d != row_ && d != column_) outer.push_back(d);
+    std::int64_t run[2] = {0, 0};  // bytes that the kernel moves in a row on each side
+    if (column_) {
+      levels_.push_back({*row_, rows_});
+      levels_.push_back({*column_, columns_});
+      run[0] = rows_ * bytes_[0];
+      run[1] = columns_ * bytes_[1];
+    } else if (row_) {
+      for (int k = 0; k < 2; ++k) run[k] = dims_[*row_].size * bytes_[k];
+    }
+    if (outer.empty()) return;
+    const std::size_t p = outer.back();
+    const std::size_t q = *std::min_element(outer.begin(), outer.end(), [&](std::size_t a, std::size_t b) {
+      return std::abs(dims_[a].step[1]) < std::abs(dims_[b].step[1]);
+    });
+    std::vector<Level> levels;
+    if (p == q || constant_) {
+      for (std::size_t d : outer) levels.push_back({d, 1});
+    } else {
+      for (std::size_t d : outer)
+        if (d != p && d != q) levels.push_back({d, 1});
+      levels.push_back({q, std::max<std::int64_t>(1, kPatch / std::max<std::int64_t>(run[1], 1))});
+      levels.push_back({p, std::max<std::int64_t>(1, kPatch / std::max<std::int64_t>(run[0], 1))});
+      // Writes past the caches need no neighbours soon after; reads always do.
+      levels.push_back({writer_.may_stream() ? p : q, 0});
+      levels.push_back({writer_.may_stream() ? q : p, 0});
+    }
+    levels_.insert(levels_.begin(), levels.begin(), levels.end());
+    if (!column_ && !constant_) {
+      rows_dim_ = levels_.back().dim;
+      levels_.pop_back();
+    }
+  }
+
+  void level(std::size_t at, std::uint8_t* dst, const std::uint8_t* src) {
+    if (at == levels_.size()) return column_ ? next_block(dst, src) : runs(dst, src);
+    const Level& l = levels_[at];
+    const Loop& loop = dims_[l.dim];
+    const std::int64_t step[2] = {loop.step[0] * bytes_[0], loop.step[1] * bytes_[1]};
+    if (l.block == 0) {
+      for (std::int64_t i = 0; i < extent_[l.dim]; ++i) level(at + 1, dst + i * step[0], src + i * step[1]);
+      return;
+    }
+    for (std::int64_t i = 0; i < loop.size; i += l.block) {
+      extent_[l.dim] = std::min(l.block, loop.size - i);
+      level(at + 1, dst + i * step[0], src + i * step[1]);
+    }
+  }
+
+  void runs(std::uint8_t* dst, const std::uint8_t* src) const {
+    Runs r;
+    r.n = 1;
+    if (row_) {
+      const Loop& loop = dims_[*row_];
+      r.n = static_cast<std::size_t>(loop.size);
+      r.dst_step = loop.step[0];
+      r.src_step = loop.step[1];
+    }
+    if (constant_) return fill_run(dst, r.dst_step, value_, bytes_[0], r.n);
+    if (rows_dim_) {
+      const Loop& loop = dims_[*rows_dim_];
+      r.rows = static_cast<std::size_t>(extent_[*rows_dim_]);
+      r.dst_pitch = loop.step[0];
+      r.src_pitch = loop.step[1];
+    }
+    writer_.write(dst, src, r);
+  }
+
+  /// A block runs when the next one is known, so that the first lines of that one can be fetched meanwhile.
+  void next_block(std::uint8_t* dst, const std::uint8_t* src) {
+    const Block next{dst, src, extent_[*row_], extent_[*column_]};
+    if (block_.dst != nullptr) run_block(next);
+    block_ = next;
+  }
+
+  void finish() {
+    if (block_.dst != nullptr) run_block({});
+  }
+
+  /// Fetches some rows of a block: they lie a pitch apart, which no hardware prefetcher follows.
+  void fetch(const Block& b, std::int64_t row) const {
+    const std::int64_t pitch = dims_[*row_].step[1] * bytes_[1], bytes = b.columns * bytes_[1];
+    for (std::int64_t r = row; r < std::min(row + kGroup, b.rows); ++r)
+      for (std::int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(b.src + r * pitch + at);
+  }
+
+  /// Moves the rows of the block at hand to the stage, a few at a time while the next few are fetched.
+  template <typename Step>
+  void each_group(const Block& next, Step step) const {
+    for (std::int64_t r = 0; r < block_.rows; r += kGroup) {
+      r + kGroup < block_.rows ? fetch(block_, r + kGroup) : fetch(next, 0);
+      step(r, static_cast<std::size_t>(std::min(kGroup, block_.rows - r)));
+    }
+  }
+
+  void run_block(const Block& next) const {
+    const std::int64_t rows = block_.rows, columns = block_.columns;
+    const std::int64_t dst_pitch = dims_[*column_].step[0], src_pitch = dims_[*row_].step[1];
+    std::uint8_t* dst = block_.dst;
+    const std::uint8_t* src = block_.src;
+    alignas(64) std::uint8_t stage[kStageBytes];
+    // Runs of the result: along the rows of the block, one for each column.
+    Runs across{static_cast<std::size_t>(rows), static_cast<std::size_t>(columns), 1, 1, dst_pitch, rows};
+    if (bytes_[0] < bytes_[1] || (bytes_[0] == bytes_[1] && !writer_.streams(dst, across))) {
+      each_group(next, [&](std::int64_t r, std::size_t n) {
+        writer_.convert(stage + r * columns * bytes_[0], src + r * src_pitch * bytes_[1],
+                        {static_cast<std::size_t>(columns), n, 1, 1, columns, src_pitch});
+      });
+      if (!writer_.streams(dst, across))
+        return transpose(dst, dst_pitch, stage, columns, across.n, across.rows, bytes_[0], Far::Dst);
+      alignas(64) std::uint8_t turned[kStageBytes];
+      transpose(turned, rows, stage, columns, across.n, across.rows, bytes_[0], Far::Dst);
+      for (std::int64_t c = 0; c < columns; ++c)
+        stream_copy(dst + c * dst_pitch * bytes_[0], turned + c * rows * bytes_[0],
+                    static_cast<std::size_t>(rows * bytes_[0]));
+      return;
+    }
+    each_group(next, [&](std::int64_t r, std::size_t n) {
+      transpose(stage + r * bytes_[1], rows, src + r * src_pitch * bytes_[1], src_pitch, n, across.rows,
+                bytes_[1], Far::Src);
+    });
+    if (dst_pitch == rows) across = {across.n * across.rows, 1, 1, 1, 0, 0};
+    writer_.write(dst, stage, across);
+  }
+
+  Writer writer_;
+  std::vector<Loop> dims_;
+  Block block_;  // begins when the next one is known
+  std::uint8_t* base_[2];
+  std::int64_t bytes_[2];
+  std::optional<std::size_t> row_, column_;  // the dims of the kernel
+  std::optional<std::size_t> rows_dim_;      // the dim that a call of the kernel repeats its run along
+  std::int64_t rows_ = 1, columns_ = 1;
+  std::vector<Level> levels_;
+  std::vector<std::int64_t> extent_;  // indices of each dim in the block at hand
+  bool constant_ = false, empty_ = false;
+  alignas(8) std::uint8_t value_[8] = {};
+};
+
+}  // namespace
+
+void run_nest(const Nest& nest, Phys dst, Phys src, bool stream, Share share) {
+  Runner(nest, dst, src, stream, share).run();
+}
+
+}  // namespace loom::rt

@@ -1,0 +1,17 @@
+// Runs one nest of constant steps: the order of its loops, and the kernel inside them.
+#pragma once
+
+#include "runtime/nests.h"
+
+namespace loom::rt {
+
+/// A part of a nest: one of `of` parts of about equal size.
+struct Share {
+  int number = 0, of = 1;
+};
+
+/// Converts the elements of a share of the nest. With `stream` results are written past the caches where that
+/// pays; call stream_fence afterwards. Throws ValueError.
+void run_nest(const Nest& nest, Phys dst, Phys src, bool stream, Share share);
+
+}  // namespace loom::rt
