@@ -1,9 +1,10 @@
-"""Eager operators: host time per call, and what a training step launches.
+"""Eager operators: host time per call, and what a training step launches in strict and in fused mode.
 
 First table: microseconds until a call returns, on ``spyre`` in strict mode and on torch CPU in the same run (best of
-several rounds, the queue empty before each). Second table: a training step of an MLP and of a transformer block:
-operators compiled in the first step, in later steps, launches, fallbacks and modelled device time of a step, and
-the largest difference of a parameter from float32 on the host, relative to the largest parameter.
+several rounds, the queue empty before each). Second table: a training step of an MLP and of a transformer block in both
+modes: op programs and graphs compiled in the first two steps and in later ones; launches, kernels in them, fallbacks
+and modelled device time of a later step; and the largest difference of a parameter from float32 on the host, relative
+to the largest parameter. Below it the ratios, and how far apart the parameters of the two modes are.
 Run: ``python benchmarks/eager.py [--calls 200]``.
 """
 
@@ -64,45 +65,93 @@ def step(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> None:
             p.grad = None
 
 
-def training(name: str, make: Callable[[], nn.Module], shape: tuple[int, ...], out: int) -> list[str]:
-    """A row of the second table."""
-    torch.manual_seed(0)
-    host = make()
-    x, y = torch.randn(*shape), torch.randn(*shape[:-1], out)
-    torch.manual_seed(0)
-    device = make().half().to("spyre")
-    host.load_state_dict({k: v.cpu().float() for k, v in device.state_dict().items()})
-    inputs = [t.half().to("spyre") for t in (x, y)]
-    references = [t.cpu().float() for t in inputs]
+STEPS = 4
 
-    def counts() -> tuple[int, int, int]:
-        return compiler.counts.compiled, _device.eager_counts()["launches"], sum(torch.spyre.fallbacks().values())
 
-    before = counts()
-    step(device, *inputs)
-    first = counts()
-    _device.set_clock(arch.load("spyre").clock_params())
-    start, end = torch.spyre.Event(enable_timing=True), torch.spyre.Event(enable_timing=True)
-    start.record()
-    step(device, *inputs)
-    end.record()
-    torch.spyre.synchronize()
-    _device.set_clock({})
-    second = counts()
-    for _ in range(2):
-        step(host, *references)
-    pairs = zip(device.parameters(), host.parameters(), strict=True)
-    error = max(((a.detach().cpu().float() - b).abs().max() / b.abs().max()).item() for a, b in pairs)
-    modelled = start.modelled_time(end)
-    return [
-        name,
-        str(first[0] - before[0]),
-        str(second[0] - first[0]),
-        str(second[1] - first[1]),
-        str(second[2] - first[2]),
-        f"{modelled * 1000:.1f}",
-        f"{error:.1e}",
-    ]
+class Run:
+    """A model trained for some steps on the device in one mode."""
+
+    def __init__(self, make: Callable[[], nn.Module], shape: tuple[int, ...], out: int, mode: str, dtype: torch.dtype):
+        torch.manual_seed(0)
+        self.model = make().to(dtype).to("spyre")
+        self.inputs = [t.to(dtype).to("spyre") for t in (torch.randn(*shape), torch.randn(*shape[:-1], out))]
+        self.start = [p.detach().cpu().float() for p in self.model.parameters()]
+        with torch.spyre.use_eager_mode(mode):
+            before = self.counts()
+            for _ in range(2):
+                self.step()
+            self.first = [b - a for a, b in zip(before, self.counts(), strict=True)]
+            before = self.counts()
+            for _ in range(STEPS - 3):
+                self.step()
+            _device.set_clock(arch.load("spyre").clock_params())
+            begin, end = torch.spyre.Event(enable_timing=True), torch.spyre.Event(enable_timing=True)
+            begin.record()
+            last = self.counts()
+            self.step()
+            end.record()
+            torch.spyre.synchronize()
+            _device.set_clock({})
+            after = self.counts()
+        self.later = [b - a for a, b in zip(before, after, strict=True)]
+        self.last = [b - a for a, b in zip(last, after, strict=True)]
+        self.modelled_us = begin.modelled_time(end) * 1000
+        self.parameters = [p.detach().cpu().float() for p in self.model.parameters()]
+
+    def step(self) -> None:
+        step(self.model, *self.inputs)
+        torch.spyre.synchronize()
+
+    @staticmethod
+    def counts() -> list[int]:
+        native = _device.eager_counts()
+        fallbacks = sum(torch.spyre.fallbacks().values())
+        return [compiler.counts.compiled, compiler.counts.graphs, native["launches"], native["kernels"], fallbacks]
+
+    def row(self, name: str, host: list[torch.Tensor]) -> list[str]:
+        """Its row of the second table."""
+        return [
+            name,
+            "{}+{}".format(*self.first[:2]),
+            "{}+{}".format(*self.later[:2]),
+            *(str(n) for n in self.last[2:]),
+            f"{self.modelled_us:.1f}",
+            f"{difference(self.parameters, host):.1e}",
+        ]
+
+
+def difference(a: list[torch.Tensor], b: list[torch.Tensor]) -> float:
+    """Largest difference of two sets of parameters, relative to the largest value of each."""
+    return max(((x - y).abs().max() / y.abs().max()).item() for x, y in zip(a, b, strict=True))
+
+
+def on_host(make: Callable[[], nn.Module], run: Run) -> list[torch.Tensor]:
+    """The parameters after the same steps on the host in float32."""
+    model = make()
+    with torch.no_grad():
+        for p, value in zip(model.parameters(), run.start, strict=True):
+            p.copy_(value)
+    inputs = [t.cpu().float() for t in run.inputs]
+    for _ in range(STEPS):
+        step(model, *inputs)
+    return [p.detach() for p in model.parameters()]
+
+
+def training(name: str, make: Callable[[], nn.Module], shape: tuple[int, ...], out: int) -> tuple[list[list[str]], str]:
+    """The rows of a model, and a line that compares the modes."""
+    half = {mode: Run(make, shape, out, mode, torch.float16) for mode in ("strict", "fused")}
+    whole = {mode: Run(make, shape, out, mode, torch.float32) for mode in ("strict", "fused")}
+    rows = [run.row(f"{name}, {mode}", on_host(make, run)) for mode, run in half.items()]
+    strict, fused = half["strict"], half["fused"]
+    apart = difference(fused.parameters, strict.parameters)
+    exact = difference(whole["fused"].parameters, whole["strict"].parameters)
+    fewer = [a / b for a, b in zip(strict.last[2:4], fused.last[2:4], strict=True)]
+    line = (
+        f"{name}: {fewer[0]:.1f}x fewer launches, {fewer[1]:.1f}x fewer kernels, "
+        f"modelled time {strict.modelled_us / fused.modelled_us:.2f}x better; "
+        f"modes differ by {apart:.1e} in float16, {exact:.1e} in float32"
+    )
+    return rows, line
 
 
 def main() -> None:
@@ -113,14 +162,17 @@ def main() -> None:
     host = operators("cpu")
     for name, work in operators("spyre").items():
         print(f"{name:20}{per_call(work, calls):>10.1f}{per_call(host[name], calls):>10.1f}")
-    rows = [
-        training("MLP 32-64-8", lambda: nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 8)), (16, 32), 8),
-        training("transformer block", Block, (2, 16, 64), 64),
+    models: list[tuple[str, Callable[[], nn.Module], tuple[int, ...], int]] = [
+        ("MLP 32-64-8", lambda: nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 8)), (16, 32), 8),
+        ("block of width 64", Block, (2, 16, 64), 64),
     ]
-    titles = ["training step", "compiled", "later", "launches", "fallbacks", "modelled us", "error"]
-    print("\n" + f"{titles[0]:20}" + "".join(f"{t:>12}" for t in titles[1:]))
-    for row in rows:
-        print(f"{row[0]:20}" + "".join(f"{t:>12}" for t in row[1:]))
+    results = [training(*model) for model in models]
+    titles = ["training step", "compiled", "later", "launches", "kernels", "fallbacks", "modelled us", "error"]
+    print("\n" + f"{titles[0]:28}" + "".join(f"{t:>12}" for t in titles[1:]))
+    for row in (row for rows, _ in results for row in rows):
+        print(f"{row[0]:28}" + "".join(f"{t:>12}" for t in row[1:]))
+    for _, line in results:
+        print(line)
 
 
 if __name__ == "__main__":

@@ -22,13 +22,17 @@ def _autoload() -> None:
 
 def _start_eager() -> None:
     """Connect the eager recorder with its target; both load the compiler only when they need it."""
+    import os
+
     import torch
 
+    from torch_loom import _device
     from torch_loom.eager import compiler, modes
     from torch_loom.inductor.eager_target import SpyreTarget
 
     compiler.install(SpyreTarget())
     modes.start()
+    os.register_at_fork(before=_device.finish_pending)  # what is held back belongs to this process
     for name in ("eager_mode", "set_eager_mode", "use_eager_mode"):
         setattr(torch.spyre, name, getattr(modes, name))  # type: ignore[attr-defined]
 

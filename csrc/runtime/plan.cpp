@@ -8,11 +8,6 @@
 #include <utility>
 
 namespace loom::rt {
-namespace {
-
-/// More launches than this in one stream make the caller wait: freed memory is only reused once the
-/// stream has passed, so an endless queue would hold the intermediates of all of them.
-constexpr std::uint64_t kMaxInFlight = 256;
 
 /// One launch in flight: its arguments, its table on the host and its slot on the device.
 struct Packet {
@@ -24,6 +19,12 @@ struct Packet {
   bool run = true;                     // false: only timed
   std::shared_ptr<StageTimes> stages;  // while launches are logged
 };
+
+namespace {
+
+/// More launches than this in one stream make the caller wait: freed memory is only reused once the
+/// stream has passed, so an endless queue would hold the intermediates of all of them.
+constexpr std::uint64_t kMaxInFlight = 256;
 
 /// Stamps begin and end of a stage; does nothing for a launch that is not logged.
 class StageTimer {
@@ -218,10 +219,13 @@ double Plan::modelled_ns(std::span<const chip::ArgValue> args, std::span<const s
 /// The part of a launch that sees inside a plan.
 class Launcher {
  public:
-  static void run(const std::shared_ptr<const Plan>& plan, std::span<const chip::ArgValue> args,
-                  Stream& stream, const Origin& origin) {
-    Ring& ring = plan->card_.rings().rings[stream.id()];
-    Packet* p = ring.take();
+  static Ring& ring(const Plan& plan, const Stream& stream) { return plan.card_.rings().rings[stream.id()]; }
+
+  /// A corrected packet of the ring; counted and logged.
+  static Packet* prepare(const std::shared_ptr<const Plan>& plan, std::span<const chip::ArgValue> args,
+                         Stream& stream, const Origin& origin) {
+    Ring& packets = ring(*plan, stream);
+    Packet* p = packets.take();
     p->plan = plan;
     p->origin = origin;
     p->args.assign(args.begin(), args.end());
@@ -233,7 +237,7 @@ class Launcher {
       chip::correct(*plan->program_, p->args, p->table);
     } catch (const chip::Error& e) {
       const std::string text = describe(*plan, e.what(), origin);
-      ring.give(p);
+      packets.give(p);
       throw LaunchError(text);
     }
     p->run = !timing_only();
@@ -243,14 +247,21 @@ class Launcher {
       const std::lock_guard lock(log().mutex);
       log().records.push_back({plan, p->args, stream.id(), origin, p->stages});
     }
-    auto task = [p, &ring] {
-      struct Return {
-        Packet* p;
-        Ring& ring;
-        ~Return() { ring.give(p); }
-      } give_back{p, ring};
-      execute(*p);
-    };
+    return p;
+  }
+
+  /// Runs a packet on the calling thread and gives it back.
+  static void finish(Packet* p, Ring& packets) {
+    struct Return {
+      Packet* p;
+      Ring& packets;
+      ~Return() { packets.give(p); }
+    } give_back{p, packets};
+    execute(*p);
+  }
+
+  template <typename Task>
+  static void queue(Stream& stream, Task task) {
     if (blocking()) {
       stream.run(task);
     } else {
@@ -262,7 +273,34 @@ class Launcher {
 
 void launch(const std::shared_ptr<const Plan>& plan, std::span<const chip::ArgValue> args, Stream& stream,
             const Origin& origin) {
-  Launcher::run(plan, args, stream, origin);
+  Packet* p = Launcher::prepare(plan, args, stream, origin);
+  Launcher::queue(stream, [p, &packets = Launcher::ring(*plan, stream)] { Launcher::finish(p, packets); });
+}
+
+Batch::~Batch() {
+  for (Packet* p : packets_) Launcher::ring(*p->plan, stream_).give(p);
+}
+
+void Batch::add(const std::shared_ptr<const Plan>& plan, std::span<const chip::ArgValue> args,
+                const Origin& origin) {
+  packets_.push_back(Launcher::prepare(plan, args, stream_, origin));
+}
+
+void Batch::submit() {
+  if (packets_.empty()) return;
+  Ring& ring = Launcher::ring(*packets_.front()->plan, stream_);
+  Launcher::queue(stream_, [packets = std::exchange(packets_, {}), &ring] {
+    std::size_t next = 0;
+    struct Rest {  // a kernel that fails ends the batch
+      const std::vector<Packet*>& packets;
+      std::size_t& next;
+      Ring& ring;
+      ~Rest() {
+        for (; next < packets.size(); ++next) ring.give(packets[next]);
+      }
+    } rest{packets, next, ring};
+    while (next < packets.size()) Launcher::finish(packets[next++], ring);
+  });
 }
 
 void set_launch_log(bool on) { log().on.store(on); }

@@ -91,6 +91,28 @@ struct LaunchRecord {
 /// (or runs them at once in blocking mode). Throws LaunchError.
 void launch(const std::shared_ptr<const Plan>&, std::span<const chip::ArgValue> args, Stream&, const Origin&);
 
+struct Packet;
+
+/// Launches that are queued as one piece of work: a program of several kernels goes to its stream at once.
+/// Each is checked and corrected by `add`; all of them run, in order, after `submit`. Memory that they use
+/// must not be freed before that.
+class Batch {
+ public:
+  explicit Batch(Stream& stream) : stream_(stream) {}
+  /// Drops what was not submitted.
+  ~Batch();
+  Batch(const Batch&) = delete;
+  Batch& operator=(const Batch&) = delete;
+
+  /// Throws LaunchError.
+  void add(const std::shared_ptr<const Plan>&, std::span<const chip::ArgValue> args, const Origin&);
+  void submit();
+
+ private:
+  Stream& stream_;
+  std::vector<Packet*> packets_;
+};
+
 void set_launch_log(bool on);
 std::vector<LaunchRecord> launch_log();
 void clear_launch_log();

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <thread>
 #include <unordered_map>
+#include <utility>
 
 #include "runtime/convert.h"
 
@@ -85,7 +86,8 @@ void after_fork_in_child() {
 
 /// Tokens are addresses in a range nobody can touch: twice the device address keeps them unique, because
 /// no dtype takes more than twice its device bytes on the host.
-constexpr std::uint64_t kTokenSpan = 2 * kAddressSpace;
+/// Behind them lie the tokens of blocks that were promised; those are given out in turn.
+constexpr std::uint64_t kPromised = 2 * kAddressSpace, kTokenSpan = 2 * kPromised;
 
 }  // namespace
 
@@ -237,7 +239,10 @@ void stop() {
   any_card.store(false);
 }
 
-void* Record::token() const { return bytes == 0 ? nullptr : card->tokens() + 2 * address; }
+void* Record::token() const {
+  if (promised != 0) return card->tokens() + promised;
+  return bytes == 0 ? nullptr : card->tokens() + 2 * address;
+}
 
 int card_of_token(const void* token) {
   const auto* p = static_cast<const std::uint8_t*>(token);
@@ -254,8 +259,9 @@ Record* record_of_token(const void* token) {
 }
 
 Record::~Record() {
-  if (bytes == 0 || root != nullptr || in_bad_fork()) return;
+  if ((bytes == 0 && promised == 0) || root != nullptr || in_bad_fork()) return;
   card->unlink(*this);
+  if (bytes == 0) return;
   std::vector<StreamPoint> after;
   streams.push_back(stream);
   for (std::uint64_t id : streams) {
@@ -277,6 +283,7 @@ std::unique_ptr<Record> alias(Record& base, LayoutPtr layout, std::shared_ptr<vo
   r->host_bytes = base.host_bytes;
   r->stream = base.stream;
   r->root = base.root != nullptr ? base.root : &base;
+  r->root->aliased = true;
   r->owner = std::move(owner);
   r->layout = std::move(layout);
   return r;
@@ -291,6 +298,20 @@ void note_use(Record& record, std::uint64_t stream) {
   r.streams.push_back(stream);
 }
 
+namespace {
+
+void give_block(Record& r, std::uint64_t bytes) {
+  r.address = r.card->memory().allocate(bytes);
+  r.bytes = bytes;
+  if (settings().poison) {
+    // 0x7FFF is NaN as df16 and half, 0x7FFF7FFF is NaN as float32.
+    const std::uint16_t nan = 0x7FFF;
+    fill_run(r.base(), 1, &nan, 2, bytes / 2);
+  }
+}
+
+}  // namespace
+
 std::unique_ptr<Record> allocate(Card& card, Dtype dtype, LayoutPtr layout, std::uint64_t host_bytes,
                                  std::uint64_t stream) {
   auto r = std::make_unique<Record>();
@@ -301,16 +322,39 @@ std::unique_ptr<Record> allocate(Card& card, Dtype dtype, LayoutPtr layout, std:
   const auto bytes = static_cast<std::uint64_t>(layout->bytes);
   r->layout = std::move(layout);
   if (bytes != 0) {
-    r->address = card.memory().allocate(bytes);
-    r->bytes = bytes;
+    give_block(*r, bytes);
     card.link(*r);
-    if (settings().poison) {
-      // 0x7FFF is NaN as df16 and half, 0x7FFF7FFF is NaN as float32.
-      const std::uint16_t nan = 0x7FFF;
-      fill_run(r->base(), 1, &nan, 2, bytes / 2);
-    }
   }
   return r;
+}
+
+std::unique_ptr<Record> promise(Card& card, Dtype dtype, LayoutPtr layout, std::uint64_t host_bytes,
+                                std::uint64_t stream) {
+  static std::atomic<std::uint64_t> next{0};
+  auto r = std::make_unique<Record>();
+  r->card = &card;
+  r->dtype = dtype;
+  r->host_bytes = host_bytes;
+  r->stream = stream;
+  r->layout = std::move(layout);
+  const std::uint64_t span = (host_bytes + kAlignment) / kAlignment * kAlignment;
+  r->promised = kPromised + next.fetch_add(span, std::memory_order_relaxed) % (kPromised - kSegmentBytes);
+  r->settled.store(false, std::memory_order_release);
+  card.link(*r);
+  return r;
+}
+
+void fulfil(Record& r, std::uint64_t stream) {
+  r.stream = stream;
+  give_block(r, static_cast<std::uint64_t>(r.layout->bytes));
+}
+
+void take_block(Record& to, Record& from) {
+  to.address = from.address;
+  to.stream = from.stream;
+  to.streams = std::move(from.streams);
+  to.bytes = std::exchange(from.bytes, 0);
+  if (from.promised == 0) from.card->unlink(from);
 }
 
 LayoutPtr layout_for(Kind kind, Format format, std::span<const std::int64_t> sizes,

@@ -122,11 +122,16 @@ void* allocate_pinned(std::size_t bytes);
 void free_pinned(void*);
 bool is_pinned(const void*);
 
+/// What the layer above keeps with a record that is not settled.
+struct Promise {
+  virtual ~Promise() = default;
+};
+
 /// Everything about one storage of a tensor.
 struct Record {
   Card* card = nullptr;
   std::uint64_t address = 0;  // device address of the block; 0 for empty storages
-  std::uint64_t bytes = 0;    // on the device
+  std::uint64_t bytes = 0;    // on the device; 0 also for a promised block
   std::uint64_t host_bytes = 0;
   Dtype dtype = Dtype::U8;  // what the storage holds, seen from the host
   bool raw = false;         // bytes allocated before any tensor gave them a type
@@ -137,6 +142,11 @@ struct Record {
   std::mutex mutex;             // guards `streams`
   Record *next = nullptr, *previous = nullptr;  // the card's list
   std::vector<std::uint64_t> streams;           // other streams that use the block (record_stream)
+  std::uint64_t promised = 0;                   // place of its token if it was made without a block
+  bool aliased = false;                         // another record reads the block too
+  /// False while the block is only promised, or while work that the layer above holds back uses it.
+  std::atomic<bool> settled{true};
+  std::unique_ptr<Promise> promise;
 
   std::uint8_t* base() const { return card->memory().host(address); }
   /// The token handed out as a pointer: unique, never dereferenceable, null for empty storages.
@@ -149,6 +159,15 @@ void note_use(Record&, std::uint64_t stream);
 
 /// New storage record with undefined content.
 std::unique_ptr<Record> allocate(Card&, Dtype, LayoutPtr, std::uint64_t host_bytes, std::uint64_t stream);
+
+/// New storage record whose block is allocated later; not settled until then.
+std::unique_ptr<Record> promise(Card&, Dtype, LayoutPtr, std::uint64_t host_bytes, std::uint64_t stream);
+
+/// Allocates the block of a promised record, for use on `stream`.
+void fulfil(Record&, std::uint64_t stream);
+
+/// Gives a promised record the block of `from`, which keeps none.
+void take_block(Record& to, Record& from);
 
 /// Second record of a block with another layout; `owner` keeps the first one alive.
 std::unique_ptr<Record> alias(Record&, LayoutPtr, std::shared_ptr<void> owner);

@@ -69,18 +69,29 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     return before;
   }
   void* getStreamNativeHandle(const c10::Stream s) const override { return &stream_of(s); }
-  bool queryStream(const c10::Stream& s) const override { return stream_of(s).idle(); }
-  void synchronizeStream(const c10::Stream& s) const override { stream_of(s).synchronize(); }
+  bool queryStream(const c10::Stream& s) const override {
+    finish_pending(s.device_index());
+    return stream_of(s).idle();
+  }
+  void synchronizeStream(const c10::Stream& s) const override {
+    finish_pending(s.device_index());
+    stream_of(s).synchronize();
+  }
   void synchronizeDevice(const c10::DeviceIndex i) const override {
-    if (rt::started() || rt::in_bad_fork()) rt::card(i).synchronize();
+    if (!rt::started() && !rt::in_bad_fork()) return;
+    rt::Card& card = rt::card(i);
+    finish_pending(i);
+    card.synchronize();
   }
 
   void record(void** event, const c10::Stream& s, const c10::DeviceIndex,
               const c10::EventFlag) const override {
+    finish_pending(s.device_index());
     if (*event == nullptr) *event = new rt::Event;
     static_cast<rt::Event*>(*event)->record(rt::card(s.device_index()), stream_of(s));
   }
   void block(void* event, const c10::Stream& s) const override {
+    finish_pending(s.device_index());
     if (event != nullptr) static_cast<rt::Event*>(event)->block(stream_of(s));
   }
   bool queryEvent(void* event) const override {

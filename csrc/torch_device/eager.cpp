@@ -1,19 +1,21 @@
 // Dispatch of eager operators: key, look-up, run; the host where there is no program.
 #include "torch_device/eager.h"
 
-#include <ATen/MemoryOverlap.h>
+#include <ATen/ThreadLocalPythonObjects.h>
 #include <ATen/core/enum_tag.h>
-#include <ATen/native/Resize.h>
-#include <c10/core/ScalarType.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/csrc/PyInterpreter.h>
 #include <torch/library.h>
 
+#include <array>
 #include <atomic>
 #include <mutex>
 #include <unordered_set>
 
+#include "torch_device/eager_fused.h"
 #include "torch_device/eager_key.h"
+#include "torch_device/eager_pending.h"
 #include "torch_device/eager_site.h"
+#include "torch_device/eager_write.h"
 #include "torch_device/fallback.h"
 #include "torch_device/launch.h"
 #include "torch_device/storage.h"
@@ -24,13 +26,44 @@ namespace loom::dev::eager {
 namespace {
 
 std::atomic<Mode> global_mode{Mode::Host};
-thread_local int local_mode = -1;  // -1: follow the global mode
 thread_local bool compiling = false;
 PyObject* compiler = nullptr;  // torch_loom.eager.compiler: program(...) and refuse(...)
 std::atomic<std::int64_t> hits{0}, misses{0};
 
+/// A thread's own mode goes with PyTorch's thread state, so that backward runs in the mode of its caller.
+/// Kept as one of these objects, whose addresses are its values.
+const std::string& local_key() {
+  static const auto* key = new std::string("torch_loom.eager_mode");
+  return *key;
+}
+std::array<PyObject*, 4> mode_objects{};
+
+int local_mode() {
+  using Objects = at::impl::ThreadLocalPythonObjects;
+  if (!Objects::contains(local_key())) return -1;
+  const PyObject* held = Objects::get(local_key())->ptr(getPyInterpreter());
+  for (std::size_t i = 0; i < mode_objects.size(); ++i)
+    if (mode_objects[i] == held) return static_cast<int>(i);
+  return -1;
+}
+
+/// Needs the GIL.
+int exchange_local_mode(int value) {
+  using Objects = at::impl::ThreadLocalPythonObjects;
+  const int before = local_mode();
+  if (value < 0) {
+    if (before >= 0) Objects::erase(local_key());
+  } else {
+    PyObject* o = mode_objects.at(static_cast<std::size_t>(value));
+    Py_INCREF(o);
+    Objects::set(local_key(), std::make_shared<c10::SafePyObject>(o, getPyInterpreter()));
+  }
+  return before;
+}
+
 Mode mode() {
-  return local_mode >= 0 ? static_cast<Mode>(local_mode) : global_mode.load(std::memory_order_relaxed);
+  const int local = local_mode();
+  return local >= 0 ? static_cast<Mode>(local) : global_mode.load(std::memory_order_relaxed);
 }
 
 std::shared_ptr<const Entry> find(Table& table, const std::string& key) {
@@ -44,18 +77,6 @@ const Program* accepted(const Entry& entry, const Call& call) {
     if (p->accepts(call)) return p.get();
   return nullptr;
 }
-
-/// Compiling happens outside of the dispatch state of the operator that asked for it.
-class CleanState {
- public:
-  CleanState() { compiling = true; }
-  ~CleanState() { compiling = false; }
-  CleanState(const CleanState&) = delete;
-  CleanState& operator=(const CleanState&) = delete;
-
- private:
-  c10::impl::ForceDispatchKeyGuard keys_{c10::impl::LocalDispatchKeySet(c10::impl::PODLocalDispatchKeySet{})};
-};
 
 void remember(Table& table, const std::string& key, std::shared_ptr<const Entry> entry) {
   const std::unique_lock lock(table.mutex);
@@ -72,10 +93,11 @@ Answer compile(const Site& site, const c10::OperatorHandle& op, c10::ArrayRef<c1
                const std::string& key, const Call& call, const std::shared_ptr<const Entry>& before) {
   misses.fetch_add(1, std::memory_order_relaxed);
   const py::gil_scoped_acquire gil;
-  const CleanState clean;
+  const Compiling now;
+  const py::list call_arguments = described(site, op.schema(), arguments);
   const py::object answer = py::reinterpret_borrow<py::object>(compiler).attr("program")(
-      site.table->name, site.table->overload, py::bytes(key), described(site, op.schema(), arguments),
-      static_cast<int>(call.card), before ? before->programs.size() : 0);
+      site.table->name, site.table->overload, py::bytes(key), call_arguments, static_cast<int>(call.card),
+      before ? before->programs.size() : 0);
   if (answer.is(py::bool_(false))) return {};  // not now: the compiler itself is at work
   if (py::isinstance<py::str>(answer)) return {nullptr, answer.cast<std::string>()};
   auto entry = std::make_shared<Entry>();
@@ -83,7 +105,9 @@ Answer compile(const Site& site, const c10::OperatorHandle& op, c10::ArrayRef<c1
     entry->refused = true;
     if (before) entry->programs = before->programs;
   } else {
-    for (const auto& p : answer) entry->programs.push_back(p.cast<std::shared_ptr<Program>>());
+    entry->programs = programs_of(answer);
+    entry->structural = key;
+    entry->arguments = std::make_shared<const Held>(call_arguments);
   }
   return {entry, {}};
 }
@@ -104,44 +128,6 @@ void ask_host(const Site& site, const c10::OperatorHandle& op, torch::jit::Stack
   note_fallback(op);
 }
 
-/// Overlapping writes of elementwise operators are refused as on the CPU, wherever the operator runs.
-void check_written(const Site& site, c10::ArrayRef<c10::IValue> arguments) {
-  if (!site.pointwise) return;
-  for (const std::size_t w : site.written) {
-    const at::Tensor& self = arguments[w].toTensor();
-    at::assert_no_internal_overlap(self);
-    for (const std::size_t i : site.inputs)
-      if (arguments[i].isTensor() && arguments[i].toTensor().defined())
-        at::assert_no_partial_overlap(self, arguments[i].toTensor());
-  }
-}
-
-/// Results of an operator that writes its arguments go to where those lie.
-void write_back(const Site& site, const at::Tensor& into, const at::Tensor& result) {
-  TORCH_CHECK(c10::canCast(result.scalar_type(), into.scalar_type()), "result type ",
-              c10::toString(result.scalar_type()), " can't be cast to the desired output type ",
-              c10::toString(into.scalar_type()));
-  if (site.form == Form::Out) {
-    at::native::resize_output(into, result.sizes());
-  } else {
-    TORCH_CHECK(into.sizes() == result.sizes(), "output with shape ", into.sizes(),
-                " doesn't match the broadcast shape ", result.sizes());
-  }
-  copy_elements(into, result, false);
-}
-
-/// May the program write its result straight over `self`? An elementwise kernel reads and writes an element
-/// in the same place.
-bool direct(const Site& site, const Program& program, const at::Tensor& self, const Call& call) {
-  if (site.form != Form::InPlace || !site.pointwise || !program.writes_once()) return false;
-  if (!has_layout(self, rt::Kind::Default) || !self.is_same(call.tensors[0])) return false;
-  for (std::size_t i = 1; i < call.tensors.size(); ++i) {
-    const at::Tensor& t = call.tensors[i];
-    if (t.is_alias_of(self) && !(t.sizes() == self.sizes() && t.strides() == self.strides())) return false;
-  }
-  return program.result_matches(call, self);
-}
-
 rt::Origin line() {
   const py::gil_scoped_acquire gil;
   return python_line();
@@ -153,10 +139,7 @@ void execute(const Site& site, const Program& program, Call& call, torch::jit::S
   c10::SmallVector<at::Tensor, 2> into;
   for (const std::size_t i : site.written) into.push_back(arguments[i].toTensor());
   check_written(site, arguments);
-  const bool over = into.size() == 1 && direct(site, program, into[0], call);
-  auto results = program.run(call, origin, over ? &into[0] : nullptr);
-  if (!into.empty() && !over)
-    for (std::size_t i = 0; i < into.size(); ++i) write_back(site, into[i], results[i]);
+  auto results = compute(site, program, call, into, origin);
   torch::jit::drop(*stack, arguments.size());
   if (into.empty()) {
     for (auto& r : results) stack->emplace_back(std::move(r));
@@ -178,6 +161,16 @@ void to_host(const Site& site, const c10::OperatorHandle& op, torch::jit::Stack*
 }
 
 }  // namespace
+
+Compiling::Compiling()
+    : keys_(c10::impl::LocalDispatchKeySet(c10::impl::PODLocalDispatchKeySet{})), before_(compiling) {
+  compiling = true;
+}
+Compiling::~Compiling() { compiling = before_; }
+
+bool is_compiling() { return compiling; }
+PyObject* eager_compiler() { return compiler; }
+bool defers() { return !compiling && compiler != nullptr && !is_running() && mode() == Mode::Fused; }
 
 void run_operator(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const Mode m = mode();
@@ -210,6 +203,7 @@ void run_operator(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     hits.fetch_add(1, std::memory_order_relaxed);
   }
   if (program == nullptr) return to_host(site, op, stack);
+  if (m == Mode::Fused && defer(site, entry, *program, call, stack, arguments.size())) return;
   const c10::DeviceIndex card = call.card;
   execute(site, *program, call, stack, arguments);
   if (m == Mode::Debug) rt::card(card).stream(current_stream(card)).synchronize();
@@ -286,13 +280,25 @@ void bind_eager(py::module_& m) {
       .def(py::init<const py::object&, const py::list&>(), py::arg("program"), py::arg("kernels"));
   m.def("set_eager_compiler", [](const py::object& f) { compiler = py::object(f).release().ptr(); });
   m.def("set_eager_mode", [](int value) { global_mode.store(static_cast<Mode>(value)); });
-  m.def("exchange_local_eager_mode", [](int value) { return std::exchange(local_mode, value); });
+  for (std::size_t i = 0; i < mode_objects.size(); ++i)
+    mode_objects[i] = py::str("eager mode " + std::to_string(i)).release().ptr();
+  m.def("exchange_local_eager_mode", &exchange_local_mode);
+  m.def(
+      "finish_pending", [](int card) { finish_pending(static_cast<c10::DeviceIndex>(card)); },
+      py::arg("card") = -1, py::call_guard<py::gil_scoped_release>());
+  m.def("set_fuse_patience", &set_patience);
+  m.def("forget_eager_graphs", &forget_graphs);
   m.def("eager_mode", [] { return static_cast<int>(mode()); });
   m.def("eager_counts", [] {
     py::dict d;
     d["hits"] = hits.load();
     d["misses"] = misses.load();
     d["launches"] = launches();
+    d["kernels"] = kernels_launched();
+    const FusedCounts fused = fused_counts();
+    d["recorded"] = fused.recorded;
+    d["fused"] = fused.fused;
+    d["replayed"] = fused.replayed;
     return d;
   });
   m.def("eager_tables", [] {

@@ -6,8 +6,9 @@
 
 namespace loom::dev::eager {
 
-/// `Host` runs every operator on the CPU; `Debug` waits for each operator and so raises its errors at once.
-enum class Mode : std::uint8_t { Host, Debug, Strict };
+/// `Host` runs every operator on the CPU; `Debug` waits for each operator and so raises its errors at once;
+/// `Fused` holds operators back and runs them together.
+enum class Mode : std::uint8_t { Host, Debug, Strict, Fused };
 
 /// Runs the operator's compiled program, or falls back to the host when there is none.
 void run_operator(const c10::OperatorHandle&, torch::jit::Stack*);

@@ -73,6 +73,7 @@ class Walk {
     n.whole = n.floating ? 0 : value.toInt();
     if (preset) return constant(value, kind);
     if (kind == c10::TypeKind::SymIntType && n.whole > 1) {
+      n.size = true;
       v_.number(Tag::Size, n);
       return true;
     }

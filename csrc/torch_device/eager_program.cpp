@@ -2,6 +2,7 @@
 #include "torch_device/eager_program.h"
 
 #include <torch/csrc/Dtype.h>
+#include <torch/csrc/autograd/python_variable.h>
 
 #include <algorithm>
 #include <bit>
@@ -15,7 +16,7 @@ namespace py = pybind11;
 namespace loom::dev::eager {
 namespace {
 
-std::atomic<std::int64_t> launch_count{0};
+std::atomic<std::int64_t> launch_count{0}, kernel_count{0};
 
 const std::unordered_map<std::string, Expr::Op>& op_names() {
   using Op = Expr::Op;
@@ -48,6 +49,7 @@ c10::DimVector values(const Exprs& list, const Call& call) {
 }  // namespace
 
 std::int64_t launches() { return launch_count.load(std::memory_order_relaxed); }
+std::int64_t kernels_launched() { return kernel_count.load(std::memory_order_relaxed); }
 
 // ---- expressions ----
 
@@ -159,6 +161,11 @@ std::int64_t Expr::whole(const Call& call) const {
     return call.tensors[static_cast<std::size_t>(items_[0].tensor)].size(items_[0].dim);
   return value<std::int64_t>(call);
 }
+bool Expr::floating(const Call& call) const {
+  return std::any_of(items_.begin(), items_.end(), [&](const Item& i) {
+    return i.op == Op::Number && call.numbers[static_cast<std::size_t>(i.tensor)].floating;
+  });
+}
 double Expr::real(const Call& call) const { return value<double>(call); }
 
 // ---- kernels ----
@@ -170,7 +177,24 @@ Kernel::~Kernel() {
   launchable_.release().dec_ref();
 }
 
+void Kernel::call(const std::vector<Operand>& operands) {
+  const py::gil_scoped_acquire gil;
+  py::list args;
+  for (const Operand& o : operands) {
+    if (o.tensor.defined()) {
+      args.append(py::reinterpret_steal<py::object>(THPVariable_Wrap(o.tensor)));
+    } else if (o.number.floating) {
+      args.append(o.number.real);
+    } else {
+      args.append(o.number.whole);
+    }
+  }
+  launchable_(*args);
+}
+
 void Kernel::read() {
+  on_host_ = !py::hasattr(launchable_, "plan");
+  if (on_host_) return;
   plan_ = launchable_.attr("plan").cast<std::shared_ptr<rt::Plan>>();
   bounds_.clear();
   for (const auto& b : launchable_.attr("bounds"))
@@ -237,6 +261,8 @@ Program::Program(const py::object& fields, const py::list& kernels) {
           step.exprs.emplace_back(pair[1]);
         }
       }
+      if (s.size() > 3)
+        for (const auto& line : s[3].cast<py::sequence>()) step.lines.push_back(line.cast<std::size_t>());
       ++launched;
     }
     if (step.kind == Kind::Allocate || step.kind == Kind::View)
@@ -245,6 +271,22 @@ Program::Program(const py::object& fields, const py::list& kernels) {
   }
   writes_once_ = allocations == 1 && launched == 1 && steps_.size() == 2 && outputs_.size() == 1 &&
                  steps_[0].kind == Kind::Allocate && outputs_[0] == steps_[0].buffer;
+  for (const int o : outputs_) makers_.push_back(o < 0 ? 0 : maker(o));
+}
+
+/// The lines that a launch computes, as one text.
+rt::Origin Program::joined(const std::vector<std::size_t>& lines, c10::ArrayRef<rt::Origin> origins) {
+  if (lines.empty() || origins.size() == 1) return origins.empty() ? nullptr : origins.back();
+  c10::SmallVector<const std::string*, 8> different;
+  for (const std::size_t l : lines) {
+    const std::string* text = origins[l].get();
+    if (text != nullptr && std::find(different.begin(), different.end(), text) == different.end())
+      different.push_back(text);
+  }
+  if (different.empty()) return nullptr;
+  std::string text = *different.front();
+  for (std::size_t i = 1; i < different.size(); ++i) text += (i == 1 ? " fused with " : ", ") + *different[i];
+  return std::make_shared<const std::string>(std::move(text));
 }
 
 bool Program::accepts(const Call& call) const {
@@ -252,9 +294,27 @@ bool Program::accepts(const Call& call) const {
 }
 
 void Program::launch(const Step& step, const Call& call, c10::ArrayRef<at::Tensor> buffers,
-                     const rt::Origin& origin) const {
-  thread_local std::vector<chip::ArgValue> args;
+                     c10::ArrayRef<rt::Origin> origins, rt::Batch& batch) const {
   Kernel& kernel = *kernels_[static_cast<std::size_t>(step.buffer)];
+  kernel_count.fetch_add(1, std::memory_order_relaxed);
+  if (kernel.on_host()) {
+    batch.submit();
+    std::vector<Kernel::Operand> operands;
+    for (const Argument& a : step.args) {
+      Kernel::Operand o;
+      if (a.buffer >= 0) {
+        o.tensor = buffers[static_cast<std::size_t>(a.buffer)];
+      } else {
+        const Expr& e = step.exprs[static_cast<std::size_t>(a.expr)];
+        o.number.floating = e.floating(call);
+        o.number.real = e.real(call);
+        o.number.whole = o.number.floating ? 0 : e.whole(call);
+      }
+      operands.push_back(std::move(o));
+    }
+    return kernel.call(operands);
+  }
+  thread_local std::vector<chip::ArgValue> args;
   const std::uint64_t stream = current_stream(call.card);
   const auto& described = kernel.plan()->args();
   TORCH_INTERNAL_ASSERT(described.size() == step.args.size(), "op program and kernel disagree");
@@ -274,11 +334,10 @@ void Program::launch(const Step& step, const Call& call, c10::ArrayRef<at::Tenso
                    : e.whole(call);
     args.push_back(v);
   }
-  launch_count.fetch_add(1, std::memory_order_relaxed);
-  rt::launch(kernel.plan_for(args), args, rt::card(call.card).stream(stream), origin);
+  batch.add(kernel.plan_for(args), args, joined(step.lines, origins));
 }
 
-c10::SmallVector<at::Tensor, 3> Program::run(Call& call, const rt::Origin& origin,
+c10::SmallVector<at::Tensor, 3> Program::run(Call& call, c10::ArrayRef<rt::Origin> origins,
                                              const at::Tensor* into) const {
   c10::SmallVector<at::Tensor, 8> buffers(call.tensors.begin(), call.tensors.end());
   buffers.resize(buffers_);
@@ -290,6 +349,7 @@ c10::SmallVector<at::Tensor, 3> Program::run(Call& call, const rt::Origin& origi
     copy_elements(dense, t, false);
     buffers[i] = dense;
   }
+  rt::Batch batch(rt::card(call.card).stream(current_stream(call.card)));
   for (const Step& step : steps_) {
     switch (step.kind) {
       case Kind::Allocate:
@@ -304,16 +364,44 @@ c10::SmallVector<at::Tensor, 3> Program::run(Call& call, const rt::Origin& origi
                 values(step.size, call), values(step.stride, call), step.offset[0].whole(call));
         break;
       case Kind::Launch:
-        launch(step, call, buffers, origin);
+        launch(step, call, buffers, origins, batch);
         break;
       case Kind::Free:
+        batch.submit();  // the memory must have been used by then
         buffers[static_cast<std::size_t>(step.buffer)] = at::Tensor();
         break;
     }
   }
+  batch.submit();
+  launch_count.fetch_add(1, std::memory_order_relaxed);
   c10::SmallVector<at::Tensor, 3> out;
   for (int o : outputs_) out.push_back(o < 0 ? at::Tensor() : buffers[static_cast<std::size_t>(o)]);
   return out;
+}
+
+bool Program::shapes(const Call& call, c10::SmallVector<Shape, 3>* out) const {
+  for (std::size_t i = 0; i < outputs_.size(); ++i) {
+    Shape shape;
+    shape.none = outputs_[i] < 0;
+    if (!shape.none) {
+      const Step* made = &steps_[makers_[i]];
+      shape.sizes = values(made->size, call);
+      shape.strides = values(made->stride, call);
+      while (made->kind == Kind::View) made = &steps_[maker(made->base)];
+      shape.type = made->type;
+      for (std::size_t j = 0; j < i; ++j)
+        if (outputs_[j] == outputs_[i]) return false;
+    }
+    out->push_back(std::move(shape));
+  }
+  return true;
+}
+
+std::size_t Program::maker(int buffer) const {
+  for (std::size_t i = 0; i < steps_.size(); ++i)
+    if ((steps_[i].kind == Kind::Allocate || steps_[i].kind == Kind::View) && steps_[i].buffer == buffer)
+      return i;
+  TORCH_INTERNAL_ASSERT(false, "an op program returns buffer ", buffer, " and does not make it");
 }
 
 bool Program::result_matches(const Call& call, const at::Tensor& t) const {

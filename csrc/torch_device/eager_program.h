@@ -21,6 +21,7 @@ struct Number {
   double real = 0;
   std::int64_t whole = 0;
   bool floating = false;
+  bool size = false;  // part of a size, fixed in a graph
 };
 
 /// What a program runs on: the tensors of the call, each covering its storage in the default layout (`run`
@@ -57,6 +58,8 @@ class Expr {
   };
   explicit Expr(const pybind11::handle& nested);
   std::int64_t whole(const Call&) const;
+  /// Does a floating number of the call take part?
+  bool floating(const Call&) const;
   double real(const Call&) const;
 
  private:
@@ -73,7 +76,8 @@ class Expr {
 };
 using Exprs = std::vector<Expr>;
 
-/// A kernel of a program. Its plan is replaced when a size outgrows the bound it was compiled for.
+/// A kernel of a program: a plan, which is replaced when a size outgrows the bound it was compiled for, or a
+/// Python callable of a target that computes on the host.
 class Kernel {
  public:
   explicit Kernel(pybind11::object launchable);
@@ -84,6 +88,14 @@ class Kernel {
   std::shared_ptr<rt::Plan> plan_for(const std::vector<chip::ArgValue>& args);
   const std::shared_ptr<rt::Plan>& plan() const { return plan_; }
 
+  /// An argument of a callable: a tensor, or a number.
+  struct Operand {
+    at::Tensor tensor;
+    Number number;
+  };
+  bool on_host() const { return on_host_; }
+  void call(const std::vector<Operand>&);
+
  private:
   struct Bound {
     std::size_t argument;
@@ -92,9 +104,17 @@ class Kernel {
   void read();
   bool fits(const std::vector<chip::ArgValue>& args) const;
   pybind11::object launchable_;
+  bool on_host_ = false;
   std::shared_ptr<rt::Plan> plan_;
   std::vector<Bound> bounds_;
   std::mutex mutex_;
+};
+
+/// What an output of a program will be.
+struct Shape {
+  c10::DimVector sizes, strides;
+  c10::ScalarType type = c10::ScalarType::Undefined;
+  bool none = false;
 };
 
 class Program {
@@ -105,7 +125,11 @@ class Program {
   bool accepts(const Call&) const;
   /// Runs the steps and returns the outputs; an undefined tensor stands for None. With `into`, the single
   /// output is written there (the caller has checked that this is safe).
-  c10::SmallVector<at::Tensor, 3> run(Call&, const rt::Origin&, const at::Tensor* into = nullptr) const;
+  /// `origins` are the lines of the operators that the program computes.
+  c10::SmallVector<at::Tensor, 3> run(Call&, c10::ArrayRef<rt::Origin> origins,
+                                      const at::Tensor* into = nullptr) const;
+  /// Sizes, strides and dtypes of the outputs; false when two of them share memory.
+  bool shapes(const Call&, c10::SmallVector<Shape, 3>* out) const;
   /// May the output take the place of an input: one launch, one output that is allocated once?
   bool writes_once() const { return writes_once_; }
   /// Would the single output be a tensor like `t`?
@@ -125,12 +149,18 @@ class Program {
     rt::Kind layout = rt::Kind::Default;
     std::vector<Argument> args;
     Exprs exprs;
+    std::vector<std::size_t> lines;  // of a launch: which of the origins it computes
   };
-  void launch(const Step&, const Call&, c10::ArrayRef<at::Tensor>, const rt::Origin&) const;
+  void launch(const Step&, const Call&, c10::ArrayRef<at::Tensor>, c10::ArrayRef<rt::Origin>,
+              rt::Batch&) const;
+
+  std::size_t maker(int buffer) const;
+  static rt::Origin joined(const std::vector<std::size_t>& lines, c10::ArrayRef<rt::Origin> origins);
 
   std::size_t inputs_ = 0, buffers_ = 0;
   std::vector<Step> steps_;
   std::vector<int> outputs_;
+  std::vector<std::size_t> makers_;  // per output: the step that makes its buffer
   std::vector<std::unique_ptr<Kernel>> kernels_;
   Exprs guards_;
   bool writes_once_ = false;
@@ -141,7 +171,8 @@ c10::DimVector dense_strides(const at::Tensor&, c10::ArrayRef<std::uint8_t> orde
 /// Dims from the outermost in memory; the identity whenever the strides allow it.
 c10::SmallVector<std::uint8_t, 6> dim_order(const at::Tensor&);
 
-/// Launches of programs since the process started.
+/// Launches of programs since the process started, and the kernels in them.
 std::int64_t launches();
+std::int64_t kernels_launched();
 
 }  // namespace loom::dev::eager

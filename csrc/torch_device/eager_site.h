@@ -14,10 +14,24 @@
 
 namespace loom::dev::eager {
 
+/// A Python object that may be let go on any thread.
+struct Held {
+  pybind11::object object;
+  explicit Held(pybind11::object o) : object(std::move(o)) {}
+  ~Held() {
+    const pybind11::gil_scoped_acquire gil;
+    object.release().dec_ref();
+  }
+  Held(const Held&) = delete;
+  Held& operator=(const Held&) = delete;
+};
+
 /// Programs of one structural key, each with guards of its own; `refused` when the target cannot compile it.
 struct Entry {
   std::vector<std::shared_ptr<const Program>> programs;
   bool refused = false;
+  std::string structural;                 // the key
+  std::shared_ptr<const Held> arguments;  // a call described for the compiler
 };
 
 /// A functional operator and its programs by structural key.

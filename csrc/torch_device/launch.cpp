@@ -91,6 +91,30 @@ bool is_machinery(const std::string& file) {
   return file.starts_with('<') || (cache != nullptr && *cache != 0 && file.starts_with(cache));
 }
 
+/// The frame that called `backward` and waits for it, when exactly one thread does; a new reference.
+PyFrameObject* waiting_for_backward() {
+  PyFrameObject* found = nullptr;
+  for (PyThreadState* t = PyInterpreterState_ThreadHead(PyInterpreterState_Get()); t != nullptr;
+       t = PyThreadState_Next(t)) {
+    PyFrameObject* frame = PyThreadState_GetFrame(t);
+    if (frame == nullptr) continue;
+    PyCodeObject* code = PyFrame_GetCode(frame);
+    const bool backward = PyUnicode_CompareWithASCIIString(code->co_name, "_engine_run_backward") == 0;
+    Py_DECREF(code);
+    if (backward && found != nullptr) {
+      Py_DECREF(frame);
+      Py_CLEAR(found);
+      return nullptr;
+    }
+    if (backward) {
+      found = frame;
+    } else {
+      Py_DECREF(frame);
+    }
+  }
+  return found;
+}
+
 }  // namespace
 
 // Code objects are few; what is known of them is kept.
@@ -109,6 +133,10 @@ rt::Origin python_line() {
   static auto* known = new std::unordered_map<Key, rt::Origin, Hash>;
   PyFrameObject* frame = PyEval_GetFrame();
   py::object held;
+  if (frame == nullptr) {  // a thread of the autograd engine
+    frame = waiting_for_backward();
+    held = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(frame));
+  }
   while (frame != nullptr) {
     // The code object is kept alive: its address is the key.
     PyObject* code = reinterpret_cast<PyObject*>(PyFrame_GetCode(frame));

@@ -254,10 +254,20 @@ PYBIND11_MODULE(_device, m) {
   m.def("started", &rt::started);
   m.def("in_bad_fork", &rt::in_bad_fork);
   m.def("start", [](int i) { (void)rt::card(i); });
-  m.def("stop", &rt::stop);
+  m.def("stop", [] {
+    finish_pending();
+    rt::stop();
+  });
   m.def("default_generator", [](int i) { return default_generator(static_cast<c10::DeviceIndex>(i)); });
   m.def("current_stream", [](int i) { return current_stream(static_cast<c10::DeviceIndex>(i)); });
-  m.def("synchronize", [](int i) { rt::card(i).synchronize(); }, py::call_guard<py::gil_scoped_release>());
+  m.def(
+      "synchronize",
+      [](int i) {
+        rt::Card& card = rt::card(i);
+        finish_pending(static_cast<c10::DeviceIndex>(i));
+        card.synchronize();
+      },
+      py::call_guard<py::gil_scoped_release>());
 
   m.def("event_elapsed", [](std::uintptr_t a, std::uintptr_t b, bool modelled) {
     if (a == 0 || b == 0) throw rt::DeviceError("elapsed_time needs two recorded events");

@@ -21,6 +21,7 @@
 
 #include "torch_device/backend.h"
 #include "torch_device/eager.h"
+#include "torch_device/eager_fused.h"
 #include "torch_device/fallback.h"
 #include "torch_device/storage.h"
 
@@ -43,10 +44,15 @@ void check_factory(Opt<c10::Layout> layout, Opt<bool> pin) {
 
 // ---- factories ----
 
+/// In fused mode memory is allocated when it is used.
+at::Tensor fresh(IntArrayRef size, IntArrayRef stride, c10::ScalarType type, c10::DeviceIndex card) {
+  return eager::defers() ? promise_tensor(size, stride, type, card) : make_tensor(size, stride, type, card);
+}
+
 at::Tensor empty_strided(IntArrayRef size, IntArrayRef stride, Opt<c10::ScalarType> dtype,
                          Opt<c10::Layout> layout, Opt<c10::Device> device, Opt<bool> pin) {
   check_factory(layout, pin);
-  return make_tensor(size, stride, type_or_default(dtype), device_or_current(device));
+  return fresh(size, stride, type_or_default(dtype), device_or_current(device));
 }
 
 at::Tensor empty(IntArrayRef size, Opt<c10::ScalarType> dtype, Opt<c10::Layout> layout,
@@ -68,7 +74,7 @@ at::Tensor empty(IntArrayRef size, Opt<c10::ScalarType> dtype, Opt<c10::Layout> 
     const auto s = c10::get_channels_last_strides_3d(size);
     stride.assign(s.begin(), s.end());
   }
-  return make_tensor(size, stride, type_or_default(dtype), device_or_current(device));
+  return fresh(size, stride, type_or_default(dtype), device_or_current(device));
 }
 
 // ---- views: they share the storage, and the layout belongs to it ----
@@ -153,11 +159,17 @@ at::Tensor& set_nothing(at::Tensor& self) {
 // ---- copies and fills ----
 
 at::Tensor copy_from(const at::Tensor& self, const at::Tensor& dst, bool non_blocking) {
-  if (dst.device() == self.device()) {  // what the CPU's copy_ refuses
+  if (dst.device() == self.device()) {
+    if (dst.is_alias_of(self) && dst.storage_offset() == self.storage_offset() &&
+        dst.sizes() == self.sizes() && dst.strides() == self.strides() &&
+        dst.scalar_type() == self.scalar_type() && dst.is_neg() == self.is_neg())
+      return dst;  // as on the CPU, also where elements overlap
+    // What the CPU's copy_ refuses.
     at::assert_no_internal_overlap(dst);
     at::assert_no_partial_overlap(dst, self);
   }
-  copy_elements(dst, self.sizes() == dst.sizes() ? self : self.expand_as(dst), non_blocking);
+  const at::Tensor& src = self.sizes() == dst.sizes() ? self : self.expand_as(dst);
+  if (!eager::defer_copy(dst, src)) copy_elements(dst, src, non_blocking);
   return dst;
 }
 at::Tensor copy_from_and_resize(const at::Tensor& self, const at::Tensor& dst) {
@@ -168,7 +180,7 @@ at::Tensor copy_from_and_resize(const at::Tensor& self, const at::Tensor& dst) {
 
 /// A copy keeps a layout that somebody chose, as it keeps strides.
 at::Tensor clone(const at::Tensor& self, Opt<c10::MemoryFormat> format) {
-  const rt::Record& r = record_of(self);
+  const rt::Record& r = peek_record(self);
   const bool whole = self.storage_offset() == 0 && self.numel() == r.layout->elements &&
                      self.is_non_overlapping_and_dense() && dtype_of(self.scalar_type()) == r.dtype;
   if (format.value_or(c10::MemoryFormat::Preserve) != c10::MemoryFormat::Preserve || !whole ||
@@ -181,7 +193,7 @@ at::Tensor clone(const at::Tensor& self, Opt<c10::MemoryFormat> format) {
 }
 
 at::Tensor& fill_scalar(at::Tensor& self, const at::Scalar& value) {
-  if (self.numel() == 0) return self;
+  if (self.numel() == 0 || eager::defer_fill(self, value)) return self;
   const at::Tensor one = at::scalar_tensor(value, at::TensorOptions().dtype(self.scalar_type()));
   copy_private(self, one.expand(self.sizes()));
   return self;

@@ -20,19 +20,26 @@ void (*oom_hook)() = nullptr;
 
 void delete_record(void* context) { delete static_cast<rt::Record*>(context); }
 
+/// Allocates; when that does not fit, once more after everything has been let go that waits for it.
+template <typename Allocate>
+auto twice(c10::DeviceIndex index, Allocate allocate) {
+  try {
+    return allocate();
+  } catch (const rt::OutOfMemory& first) {
+    finish_pending(index);
+    if (oom_hook != nullptr) oom_hook();
+  }
+  try {
+    return allocate();
+  } catch (const rt::OutOfMemory& e) {
+    TORCH_CHECK_WITH(OutOfMemoryError, false, e.what());
+  }
+}
+
 c10::DataPtr data_ptr(rt::Dtype dtype, rt::LayoutPtr layout, std::size_t host_bytes, c10::DeviceIndex index) {
   rt::Card& card = rt::card(index);
-  std::unique_ptr<rt::Record> record;
-  try {
-    record = rt::allocate(card, dtype, layout, host_bytes, current_stream(index));
-  } catch (const rt::OutOfMemory& first) {
-    if (oom_hook != nullptr) oom_hook();
-    try {
-      record = rt::allocate(card, dtype, layout, host_bytes, current_stream(index));
-    } catch (const rt::OutOfMemory& e) {
-      TORCH_CHECK_WITH(OutOfMemoryError, false, e.what());
-    }
-  }
+  std::unique_ptr<rt::Record> record =
+      twice(index, [&] { return rt::allocate(card, dtype, layout, host_bytes, current_stream(index)); });
   void* token = record->token();
   return {token, record.release(), &delete_record, c10::Device(kSpyre, index)};
 }
@@ -46,6 +53,32 @@ c10::DataPtr raw_ptr(std::size_t bytes, c10::DeviceIndex index) {
   static_cast<rt::Record*>(p.get_context())->raw = true;
   return p;
 }
+
+c10::Storage new_storage(std::size_t bytes, c10::DataPtr ptr, bool resizable = true) {
+  return c10::Storage(c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes,
+                                                            std::move(ptr), &device_allocator(), resizable));
+}
+
+void check_geometry(c10::IntArrayRef size, c10::IntArrayRef stride) {
+  TORCH_CHECK(size.size() == stride.size(), "sizes and strides differ in number: ", size, " and ", stride);
+  at::detail::check_size_nonnegative(size);
+  for (std::int64_t s : stride) TORCH_CHECK(s >= 0, "negative strides are not supported: ", stride);
+}
+
+constexpr std::array<std::pair<c10::ScalarType, rt::Dtype>, 12> kTypes{{
+    {c10::ScalarType::Half, rt::Dtype::F16},
+    {c10::ScalarType::Float, rt::Dtype::F32},
+    {c10::ScalarType::BFloat16, rt::Dtype::BF16},
+    {c10::ScalarType::Long, rt::Dtype::I64},
+    {c10::ScalarType::Bool, rt::Dtype::Bool},
+    {c10::ScalarType::Int, rt::Dtype::I32},
+    {c10::ScalarType::Double, rt::Dtype::F64},
+    {c10::ScalarType::Short, rt::Dtype::I16},
+    {c10::ScalarType::Char, rt::Dtype::I8},
+    {c10::ScalarType::Byte, rt::Dtype::U8},
+    {c10::ScalarType::Float8_e4m3fn, rt::Dtype::F8E4M3},
+    {c10::ScalarType::Float8_e5m2fnuz, rt::Dtype::F8E5M2Z},
+}};
 
 using StatArray = c10::CachingAllocator::StatArray;
 
@@ -104,35 +137,15 @@ class Allocator final : public c10::DeviceAllocator {
 }  // namespace
 
 rt::Dtype dtype_of(c10::ScalarType t) {
-  using S = c10::ScalarType;
-  switch (t) {
-    case S::Half:
-      return rt::Dtype::F16;
-    case S::BFloat16:
-      return rt::Dtype::BF16;
-    case S::Float:
-      return rt::Dtype::F32;
-    case S::Double:
-      return rt::Dtype::F64;
-    case S::Bool:
-      return rt::Dtype::Bool;
-    case S::Long:
-      return rt::Dtype::I64;
-    case S::Int:
-      return rt::Dtype::I32;
-    case S::Short:
-      return rt::Dtype::I16;
-    case S::Char:
-      return rt::Dtype::I8;
-    case S::Byte:
-      return rt::Dtype::U8;
-    case S::Float8_e4m3fn:
-      return rt::Dtype::F8E4M3;
-    case S::Float8_e5m2fnuz:
-      return rt::Dtype::F8E5M2Z;
-    default:
-      return rt::Dtype::None;
-  }
+  for (const auto& [torch_type, type] : kTypes)
+    if (torch_type == t) return type;
+  return rt::Dtype::None;
+}
+
+c10::ScalarType scalar_type_of(rt::Dtype t) {
+  for (const auto& [torch_type, type] : kTypes)
+    if (type == t) return torch_type;
+  return c10::ScalarType::Undefined;
 }
 
 rt::Dtype supported_dtype(c10::ScalarType t, rt::Format* format) {
@@ -145,7 +158,7 @@ rt::Dtype supported_dtype(c10::ScalarType t, rt::Format* format) {
   return d;
 }
 
-rt::Record& record_of(const c10::StorageImpl& s) {
+rt::Record& peek_record(const c10::StorageImpl& s) {
   TORCH_CHECK(s.device_type() == kSpyre, "this storage holds no spyre memory");
   auto* record = static_cast<rt::Record*>(s.data_ptr().get_context());
   // A storage that torch built around a bare pointer (legacy serialization does) knows only the token.
@@ -154,7 +167,23 @@ rt::Record& record_of(const c10::StorageImpl& s) {
   return *record;
 }
 
+rt::Record& peek_record(const at::TensorBase& t) { return peek_record(*t.storage().unsafeGetStorageImpl()); }
+
+rt::Record& record_of(const c10::StorageImpl& s) {
+  rt::Record& record = peek_record(s);
+  if (!record.settled.load(std::memory_order_acquire)) settle(record);
+  return record;
+}
+
 rt::Record& record_of(const at::TensorBase& t) { return record_of(*t.storage().unsafeGetStorageImpl()); }
+
+void allocate_block(rt::Record& r) {
+  const auto index = static_cast<c10::DeviceIndex>(r.card->index());
+  twice(index, [&] {
+    rt::fulfil(r, current_stream(index));
+    return true;
+  });
+}
 
 c10::DeviceIndex current_device() { return tls_device; }
 
@@ -168,7 +197,22 @@ std::uint64_t current_stream(c10::DeviceIndex index) { return tls_streams[static
 void set_current_stream(c10::DeviceIndex index, std::uint64_t id) {
   TORCH_CHECK(index >= 0 && index < rt::kMaxCards && id < rt::kStreams, "no stream ", id,
               " on spyre:", int(index));
+  if (id != current_stream(index)) finish_pending(index);
+  select_stream(index, id);
+}
+
+void select_stream(c10::DeviceIndex index, std::uint64_t id) {
   tls_streams[static_cast<std::size_t>(index)] = static_cast<std::uint8_t>(id);
+}
+
+at::Tensor make_view(c10::Storage storage, c10::IntArrayRef size, c10::IntArrayRef stride,
+                     std::int64_t offset, c10::ScalarType type) {
+  auto t = at::detail::make_tensor<c10::TensorImpl>(std::move(storage),
+                                                    c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+                                                    c10::scalarTypeToTypeMeta(type));
+  t.unsafeGetTensorImpl()->set_storage_offset(offset);
+  t.unsafeGetTensorImpl()->set_sizes_and_strides(size, stride);
+  return t;
 }
 
 at::Tensor make_tensor(c10::IntArrayRef size, c10::IntArrayRef stride, c10::ScalarType type,
@@ -177,23 +221,32 @@ at::Tensor make_tensor(c10::IntArrayRef size, c10::IntArrayRef stride, c10::Scal
   const rt::Dtype dtype = supported_dtype(type, &format);
   const std::size_t bytes =
       at::detail::computeStorageNbytes(size, stride, static_cast<std::size_t>(rt::host_bytes(dtype)));
-  auto storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes,
-                                                       data_ptr(dtype, std::move(layout), bytes, index),
-                                                       &device_allocator(), /*resizable=*/true);
-  auto t = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(std::move(storage)),
-                                                    c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
-                                                    c10::scalarTypeToTypeMeta(type));
-  t.unsafeGetTensorImpl()->set_sizes_and_strides(size, stride);
-  return t;
+  return make_view(new_storage(bytes, data_ptr(dtype, std::move(layout), bytes, index)), size, stride, 0,
+                   type);
+}
+
+at::Tensor promise_tensor(c10::IntArrayRef size, c10::IntArrayRef stride, c10::ScalarType type,
+                          c10::DeviceIndex index) {
+  rt::Format format;
+  const rt::Dtype dtype = supported_dtype(type, &format);
+  check_geometry(size, stride);
+  const auto item = static_cast<std::size_t>(rt::host_bytes(dtype));
+  const std::size_t bytes = at::detail::computeStorageNbytes(size, stride, item);
+  if (bytes == 0) return make_tensor(size, stride, type, index);
+  auto record = rt::promise(
+      rt::card(index), dtype,
+      rt::layout_for(rt::Kind::Default, format, size, stride, static_cast<std::int64_t>(bytes / item)), bytes,
+      current_stream(index));
+  void* token = record->token();
+  c10::DataPtr ptr(token, record.release(), &delete_record, c10::Device(kSpyre, index));
+  return make_view(new_storage(bytes, std::move(ptr)), size, stride, 0, type);
 }
 
 at::Tensor make_tensor(c10::IntArrayRef size, c10::IntArrayRef stride, c10::ScalarType type,
                        c10::DeviceIndex index, rt::Kind kind) {
   rt::Format format;
   const rt::Dtype dtype = supported_dtype(type, &format);
-  TORCH_CHECK(size.size() == stride.size(), "sizes and strides differ in number: ", size, " and ", stride);
-  at::detail::check_size_nonnegative(size);
-  for (std::int64_t s : stride) TORCH_CHECK(s >= 0, "negative strides are not supported: ", stride);
+  check_geometry(size, stride);
   const auto item = static_cast<std::size_t>(rt::host_bytes(dtype));
   const std::size_t elements = at::detail::computeStorageNbytes(size, stride, item) / item;
   return make_tensor(size, stride, type, index,
@@ -208,13 +261,8 @@ at::Tensor make_alias(const at::Tensor& t, c10::IntArrayRef size, c10::IntArrayR
   record->host_bytes = bytes;
   void* token = record->token();
   c10::DataPtr ptr(token, record.release(), &delete_record, t.device());
-  auto storage = c10::make_intrusive<c10::StorageImpl>(
-      c10::StorageImpl::use_byte_size_t(), bytes, std::move(ptr), &device_allocator(), /*resizable=*/false);
-  auto out = at::detail::make_tensor<c10::TensorImpl>(
-      c10::Storage(std::move(storage)), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), t.dtype());
-  out.unsafeGetTensorImpl()->set_storage_offset(offset);
-  out.unsafeGetTensorImpl()->set_sizes_and_strides(size, stride);
-  return out;
+  return make_view(new_storage(bytes, std::move(ptr), /*resizable=*/false), size, stride, offset,
+                   t.scalar_type());
 }
 
 void resize_storage(c10::StorageImpl& storage, std::size_t bytes) {

@@ -15,17 +15,32 @@ inline constexpr c10::DeviceType kSpyre = c10::DeviceType::PrivateUse1;
 
 /// Dtype::None for scalar types without a counterpart.
 rt::Dtype dtype_of(c10::ScalarType);
+/// Its inverse.
+c10::ScalarType scalar_type_of(rt::Dtype);
 /// Dtype and device format, or the "does not support dtype" error.
 rt::Dtype supported_dtype(c10::ScalarType, rt::Format* format);
 
+/// The record of a storage for immediate use: pending work on it has run, and it has its block.
 rt::Record& record_of(const c10::StorageImpl&);
 rt::Record& record_of(const at::TensorBase&);
+/// The record as it is now; its block may be promised and its value pending.
+rt::Record& peek_record(const c10::StorageImpl&);
+rt::Record& peek_record(const at::TensorBase&);
+
+/// The recorder's part: makes a record fit for immediate use; runs the pending work of a card (-1: all).
+void settle(rt::Record&);
+void finish_pending(c10::DeviceIndex card = -1);
+
+/// Allocates the block of a promised record on the current stream.
+void allocate_block(rt::Record&);
 
 /// Device chosen by the guard of the calling thread, and its current stream there.
 c10::DeviceIndex current_device();
 void set_current_device(c10::DeviceIndex);
 std::uint64_t current_stream(c10::DeviceIndex);
+/// Also runs the work that was held back for the stream before.
 void set_current_stream(c10::DeviceIndex, std::uint64_t);
+void select_stream(c10::DeviceIndex, std::uint64_t);
 inline c10::DeviceIndex device_or_current(std::optional<c10::Device> d) {
   return d.has_value() && d->has_index() ? d->index() : current_device();
 }
@@ -35,6 +50,13 @@ at::Tensor make_tensor(c10::IntArrayRef size, c10::IntArrayRef stride, c10::Scal
                        rt::Kind kind = rt::Kind::Default);
 at::Tensor make_tensor(c10::IntArrayRef size, c10::IntArrayRef stride, c10::ScalarType, c10::DeviceIndex,
                        rt::LayoutPtr layout);
+
+/// Tensor over a storage that exists.
+at::Tensor make_view(c10::Storage, c10::IntArrayRef size, c10::IntArrayRef stride, std::int64_t offset,
+                     c10::ScalarType);
+
+/// New tensor in the default layout whose block is allocated at its first use.
+at::Tensor promise_tensor(c10::IntArrayRef size, c10::IntArrayRef stride, c10::ScalarType, c10::DeviceIndex);
 
 /// Tensor of a new storage over the block of `t`, read with another layout and geometry.
 at::Tensor make_alias(const at::Tensor& t, c10::IntArrayRef size, c10::IntArrayRef stride,

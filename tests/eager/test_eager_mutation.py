@@ -1,7 +1,8 @@
 """Random programs of views and writes: the device ends in the same state as the host, element for element.
 
 Values are float32 and operators round as IEEE does, so results must be equal. A step that the host refuses must be
-refused by the device, and leave everything as it was. Longer runs: ``LOOM_PROGRAMS=20000 pytest tests/eager/...``.
+refused by the device, and leave everything as it was; some programs end with a backward pass. Longer runs:
+``LOOM_PROGRAMS=20000 pytest tests/eager/test_eager_mutation.py``, from the program number ``LOOM_FIRST`` on.
 """
 
 import os
@@ -9,16 +10,33 @@ import random
 
 import pytest
 import torch
+from reference_target import ReferenceTarget, installed, patience
 
+FIRST = int(os.environ.get("LOOM_FIRST", "0"))
 PROGRAMS = int(os.environ.get("LOOM_PROGRAMS", "40"))
 STEPS = 12
 
 
+def strided(rng, elements):
+    """A view of single elements of a storage: dims interleave, but no element is seen twice."""
+    dims, span = [], 0
+    offset = rng.randrange(elements)
+    for _ in range(rng.randint(1, 2)):
+        stride = rng.randint(span + 1, span + 3)
+        size = rng.randint(1, max(1, min(4, 1 + (elements - 1 - offset - span) // stride)))
+        dims.append((size, stride))
+        span += (size - 1) * stride
+    rng.shuffle(dims)
+    sizes, strides = zip(*dims, strict=True)
+    return lambda x: x.as_strided(sizes, strides, offset)
+
+
 def view(rng, t):
     """A random view, as a function to apply on either side."""
-    kinds = ["detach"]
+    kinds = ["detach", "as_strided"]
     if t.dim():
         kinds += ["narrow", "step", "select", "unbind"] if max(t.shape) > 2 else ["select"]
+        kinds.append("expand")
     if t.dim() > 1:
         kinds += ["transpose", "transpose", "diagonal"]
     if t.is_contiguous() and t.dim() > 1:
@@ -38,6 +56,10 @@ def view(rng, t):
         return lambda x: x.transpose(d, e)
     if kind == "diagonal":
         return lambda x: x.diagonal()
+    if kind == "expand":
+        return lambda x: x.unsqueeze(d).expand(*x.shape[:d], 2, *x.shape[d:])
+    if kind == "as_strided":
+        return strided(rng, t.untyped_storage().nbytes() // t.itemsize)
     return (lambda x: x.view(-1)) if kind == "flat" else (lambda x: x.detach())
 
 
@@ -60,17 +82,47 @@ def write(rng, tensors):
             lambda ts: ts.append(ts[i] + ts[j]),
             lambda ts: ts.append(ts[i].relu()),
             lambda ts: ts.append(ts[i].clone()),
+            lambda ts: ts.append(ts[i].amax(-1) if ts[i].dim() else ts[i] * number),
+            lambda ts: ts[i].masked_fill_(ts[i] > 0, number),
+            lambda ts: ts[i].__setitem__(0, number) if ts[i].dim() else ts[i].zero_(),
+            lambda ts: ts[i].__setitem__(slice(None, None, 2), ts[j][::2]) if ts[i].dim() else ts[i].copy_(ts[j]),
+            lambda ts: ts[i].set_(ts[j]),
+            lambda ts: ts[i].set_(ts[j].untyped_storage(), 0, [1], [1]),
+            lambda ts: ts.append(torch.empty_like(ts[i]).copy_(ts[j])),
         ]
     )
 
 
 def attempt(step, tensors):
-    """The error's type, None when the step succeeds."""
+    """Did the step succeed?"""
     try:
         step(tensors)
-    except RuntimeError as error:
-        return str(error).splitlines()[0]
-    return None
+    except RuntimeError:
+        return False
+    return True
+
+
+def differentiate(rng, host, device):
+    """Use two values in a product with a parameter, perhaps change one of them, and go back."""
+    i, j = (rng.randrange(len(host)) for _ in range(2))
+    spoil, view = rng.random() < 0.3, rng.random() < 0.5
+
+    def run(tensors):
+        parameter = (tensors[i].detach() * 0.5).requires_grad_()
+        changed = parameter.clone()
+        (changed.view_as(changed) if view else changed).mul_(2)
+        product = changed * tensors[i].detach() + changed * changed
+        if spoil:
+            tensors[i].add_(1) if i == j else changed.detach().add_(1)
+        product.sum().backward()
+        tensors.append(parameter.grad)
+
+    return run
+
+
+def geometry(t):
+    """Where a tensor's elements lie; the stride of a dim of size 1 says nothing about that."""
+    return t.shape, [step for n, step in zip(t.shape, t.stride(), strict=True) if n > 1], t.storage_offset()
 
 
 def run_program(seed):
@@ -85,16 +137,28 @@ def run_program(seed):
             host.append(step(host[i])), device.append(step(device[i]))
             continue
         step = write(rng, host)
-        assert (attempt(step, host) is None) == (attempt(step, device) is None), seed
+        assert attempt(step, host) == attempt(step, device), seed
         assert len(host) == len(device)
+    if rng.random() < 0.2:
+        step = differentiate(rng, host, device)
+        assert attempt(step, host) == attempt(step, device), seed
     for n, (a, b) in enumerate(zip(host, device, strict=True)):
         assert torch.equal(a, b.cpu()), (seed, n)
-        assert (a.shape, a.stride(), a.storage_offset()) == (b.shape, b.stride(), b.storage_offset()), (seed, n)
+        assert geometry(a) == geometry(b), (seed, n)
         assert a._version == b._version, (seed, n)
 
 
-@pytest.mark.parametrize("mode", ["strict", "debug", "host"])
+def run_programs():
+    for seed in range(FIRST, FIRST + PROGRAMS):
+        run_program(seed)
+
+
+@pytest.mark.parametrize("mode", ["strict", "debug", "fused", "host"])
 def test_random_programs_end_as_on_the_host(mode):
     with torch.spyre.use_eager_mode(mode):
-        for seed in range(PROGRAMS):
-            run_program(seed)
+        run_programs()
+
+
+def test_random_programs_end_as_on_the_host_when_every_graph_is_one_program(tmp_path):
+    with installed(ReferenceTarget(tmp_path)), patience(0), torch.spyre.use_eager_mode("fused"):
+        run_programs()

@@ -10,6 +10,7 @@ A program leaves sizes open. Where the target cannot do that, it is asked for th
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ from . import cache
 from .target import Target
 
 SPECIAL = 8
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -31,6 +33,7 @@ class Counts:
     """What the recorder did in this process."""
 
     compiled: int = 0
+    graphs: int = 0
     loaded: int = 0
     refused: int = 0
 
@@ -92,6 +95,51 @@ def program(
         programs = [*programs, fresh]
         cache.save(_target.cache_dir(), entry, text, programs)
         return _ready(_target, programs, card)
+
+
+def graph(content: bytes, described: tuple[Any, ...] | None, card: int, known: int) -> list[Any] | int | None:
+    """Programs of a pending graph of fused mode.
+
+    ``content`` says what the graph is; without a description only the cache is asked. ``known`` is the number of
+    programs that the recorder has. Other answers: None when there is none (yet), or the node before which the graph
+    must be cut."""
+    assert _target is not None
+    if _busy():
+        return None
+    entry = cache.digest(f"graph {content.hex()}", _target.identity())
+    with _lock:
+        found = cache.load(_target.cache_dir(), entry)
+        if isinstance(found, Refusal):
+            return int(found.reason)
+        if found and len(found) > known:
+            counts.loaded += 1
+            return _ready(_target, found, card)
+        if described is None:
+            return None
+        made = _compile_graph(_target, described)
+        if isinstance(made, int):
+            cache.save(_target.cache_dir(), entry, "graph", Refusal(str(made)))
+            return made
+        counts.graphs += 1
+        programs = [*(found or []), made]
+        cache.save(_target.cache_dir(), entry, "graph", programs)
+        return _ready(_target, programs, card)
+
+
+def _compile_graph(target: Target, described: tuple[Any, ...]) -> Program | int:
+    from . import fused
+
+    work = fused.pending(described, _overload)
+    try:
+        traced = fused.trace(work, target.decompositions())
+    except fused.Cut as cut:
+        log.info("fused graph cut at operator %d: %s", cut.at, cut)
+        return cut.at or 1
+    made = target.compile_graph(traced.module, traced.inputs, traced.integers)
+    if isinstance(made, Program):
+        return replace(made, guards=traced.guards, special=True)
+    log.info("fused graph of %d operators refused: %s", len(work.nodes), made.reason)
+    return len(work.nodes) // 2
 
 
 def refuse(name: str, overload: str, key: bytes, reason: str) -> None:

@@ -100,8 +100,8 @@ class Graph:
         return any(n.users for n, x in zip(holders, self.inputs, strict=True) if isinstance(x, torch.Tensor))
 
 
-class _Inputs:
-    """Symbolic stand-ins of a call's tensors and numbers."""
+class Inputs:
+    """Symbolic stand-ins of a call's tensors and numbers. ``special`` fixes the sizes."""
 
     def __init__(self, special: bool) -> None:
         self.special = special
@@ -136,7 +136,15 @@ class _Inputs:
         self.tensors.append(fake)
         return fake
 
+    def block(self, sizes: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        """A stand-in for the whole of a dense storage."""
+        with self.mode:
+            fake = torch.empty(sizes, dtype=dtype, device=device)
+        self.tensors.append(fake)
+        return fake
+
     def number(self, arg: NumberArg) -> Any:
+        """A stand-in for a number."""
         source = ConstantSource(f"n{len(self.numbers)}")
         if arg.kind == "size":
             symbol = self.env.create_symbol(int(arg.value), source, dynamic_dim=DimDynamic.DYNAMIC)
@@ -167,7 +175,7 @@ class _Inputs:
 
 
 @contextmanager
-def _clean_modes() -> Iterator[None]:
+def clean_modes() -> Iterator[None]:
     """Trace outside of the modes of the calling code."""
     from torch.utils._python_dispatch import _disable_current_modes
 
@@ -179,17 +187,14 @@ def trace(op: Any, args: Sequence[Any], decompositions: dict[Any, Any], special:
     """Trace ``op`` on its described arguments; ``special`` fixes the sizes and leaves only numbers open.
 
     Raises Untraceable; errors of the operator about its arguments pass through."""
-    made = _Inputs(special)
-    names = [a.name if a.kwarg_only else None for a in op._schema.arguments]
-    with _clean_modes():
+    made = Inputs(special)
+    with clean_modes():
         values = [made.build(a) for a in args]
         flat: list[Any] = []
         places = [_placed(v, flat) for v in values]
 
         def call(*leaves: Any) -> Any:
-            filled = [_filled(p, leaves) for p in places]
-            positional = [f for f, n in zip(filled, names, strict=True) if n is None]
-            return op(*positional, **{n: f for f, n in zip(filled, names, strict=True) if n is not None})
+            return apply(op, [_filled(p, leaves) for p in places])
 
         leaves = [*made.tensors, *made.numbers]
         index = {id(x): i for i, x in enumerate(leaves)}
@@ -199,13 +204,24 @@ def trace(op: Any, args: Sequence[Any], decompositions: dict[Any, Any], special:
                 lambda *xs: call(*[xs[i] for i in order]), decomposition_table=decompositions, tracing_mode="real"
             )(*leaves)
         module.graph.eliminate_dead_code()
-    for node in module.graph.nodes:
-        if node.op == "get_attr":
-            raise Untraceable("the operator needs a constant tensor")
-    return Graph(module, leaves, made.integers, _guards(made))
+    refuse_constants(module)
+    return Graph(module, leaves, made.integers, guards(made))
 
 
-def _guards(made: _Inputs) -> list[Expr]:
+def refuse_constants(module: torch.fx.GraphModule) -> None:
+    """Raise Untraceable for a graph that holds tensors of its own."""
+    if any(node.op == "get_attr" for node in module.graph.nodes):
+        raise Untraceable("the operator needs a constant tensor")
+
+
+def apply(op: Any, values: Sequence[Any]) -> Any:
+    """Call ``op`` with the values of all its arguments, in the order of its schema."""
+    names = [a.name if a.kwarg_only else None for a in op._schema.arguments]
+    positional = [v for v, n in zip(values, names, strict=True) if n is None]
+    return op(*positional, **{n: v for v, n in zip(values, names, strict=True) if n is not None})
+
+
+def guards(made: Inputs) -> list[Expr]:
     """What must hold for a call, each condition once."""
     found = [*made.fixed, *(to_expr(g.expr, made.meaning) for g in made.env.guards)]
     for symbol, value in made.env.replacements.items():

@@ -91,6 +91,7 @@ __all__ = [
     "graph_output",
     "host_scalar",
     "ir",
+    "lines_of",
     "number_kind",
     "ops",
     "real_place",
@@ -188,7 +189,7 @@ def compile_graph_module(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Cal
     mode = next(x.fake_mode for x in inputs if isinstance(x, FakeTensor))
     try:
         with (
-            config.patch(fx_graph_cache=False, force_disable_caches=True),
+            config.patch(fx_graph_cache=False, fx_graph_remote_cache=False),
             tracing(TracingContext(mode)),
             torch.no_grad(),
         ):
@@ -196,6 +197,12 @@ def compile_graph_module(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Cal
     except InductorError as error:
         raise Unsupported(str(error.__cause__ or error)) from error
     return compiled.current_callable  # type: ignore[attr-defined,no-any-return]
+
+
+def lines_of(nodes: Sequence[SchedulerNode]) -> list[int]:
+    """``meta["line"]`` of the FX nodes that scheduler nodes compute, in order."""
+    found = {o.meta["line"] for n in nodes if n.node is not None for o in n.node.get_origins() if "line" in o.meta}
+    return sorted(found)
 
 
 def graph_input(name: str) -> bool:

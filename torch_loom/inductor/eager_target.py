@@ -196,11 +196,15 @@ class SpyreTarget:
         stand_ins: list[Any] = [_Buffer(i, t.dim()) for i, t in enumerate(tensors)]
         stand_ins += [_Expr(["n", k]) for k in range(len(inputs) - len(tensors))]
         try:
-            with using(GraphOptions(public_outputs=True, integers=frozenset(numbers))):
+            options = GraphOptions(public_outputs=True, integers=frozenset(numbers))
+            with using(options):
                 call = compile_graph_module(gm, inputs)
             outputs = recording.run(call, stand_ins)
         except (_Refused, Unsupported) as error:
             return Refusal(str(error))
+        launches = [step for step in recording.steps if step[0] == "launch"]
+        for step, lines in zip(launches, options.lines, strict=True):
+            step.append(lines)
         return Program(len(tensors), recording.steps, outputs, recording.kernels)
 
     def prepare(self, kernel: Kernel) -> runtime.LoomKernel:

@@ -8,8 +8,9 @@ through JSON unchanged:
 * ``[op, a, b]`` with op one of ``+ - * // % min max == != < <= > >= and or``, ``["not", a]``.
 
 Steps: ``["alloc", buffer, sizes, strides, dtype, kind]``, ``["view", buffer, base, sizes, strides, offset]``,
-``["launch", kernel, arguments]``, ``["free", buffer]``. Buffers 0..n-1 are the inputs. A launch argument is
-``["b", buffer]`` or ``["e", expression]``.
+``["launch", kernel, arguments, lines]``, ``["free", buffer]``. Buffers 0..n-1 are the inputs. A launch argument is
+``["b", buffer]`` or ``["e", expression]``; ``lines`` are the numbers of the operators of a graph that the kernel
+computes (none for the program of one operator).
 """
 
 from __future__ import annotations

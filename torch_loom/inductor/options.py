@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -16,6 +16,8 @@ class GraphOptions:
     """Results take the default layout of their rank, so that the next operator reads them as they lie."""
     integers: frozenset[str] = frozenset()
     """Names of integer symbols that are numbers (they may be negative), not sizes."""
+    lines: list[list[int]] = field(default_factory=list, compare=False)
+    """Filled while compiling: per kernel call, ``meta["line"]`` of the graph's nodes that it computes."""
 
 
 _DEFAULT = GraphOptions()

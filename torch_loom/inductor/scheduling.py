@@ -24,10 +24,12 @@ from .compat import (
     config,
     get_fused_kernel_name,
     get_kernel_metadata,
+    lines_of,
     sizevars,
 )
 from .division import LX_BUDGET, joint_pays, rows_pay
 from .domain import Misaligned, hint, product, typical
+from .options import current as options
 from .plan import REDUCED_ELEMENTS, align, flatten, groups, is_dot, link, make_plan, planned, readers, same_left_operand
 from .runtime import chip_name
 
@@ -260,6 +262,7 @@ class LoomScheduling(BaseScheduling):
         sizes = [wrapper.codegen_sizevar(s) for s in symbols]
         numbers = [f"{s}.item()" for s in dict.fromkeys(s for plan in plans for s in plan.record.scalars)]
         wrapper.generate_kernel_call(name, [*arguments, *sizes, *numbers], triton=False)
+        options().lines.append(lines_of(nodes))
         V.graph.removed_buffers |= kernel.removed_buffers
         V.graph.inplaced_to_remove |= kernel.inplaced_to_remove
         return True
