@@ -21,6 +21,7 @@ struct Packet {
   std::vector<std::int64_t> table;
   std::uint64_t slot = 0, slot_bytes = 0;
   Origin origin;
+  std::vector<LxRange> fresh;          // of a step of a job
   bool run = true;                     // false: only timed
   std::shared_ptr<StageTimes> stages;  // while launches are logged
 };
@@ -64,6 +65,7 @@ class Ring {
     p->plan.reset();
     p->origin.reset();
     p->stages.reset();
+    p->fresh.clear();
     const std::lock_guard lock(mutex_);
     free_.push_back(p);
   }
@@ -111,6 +113,30 @@ std::string describe(const Plan& plan, const char* what, const Origin& origin) {
   if (origin) text += " (launched at " + *origin + ")";
   return text;
 }
+
+/// With TORCH_LOOM_POISON=1 the bytes of a kept buffer hold NaN until its first writer runs, and again after
+/// the job: a program that reads what nobody kept for it shows.
+class KeptMemory {
+ public:
+  explicit KeptMemory(Card& card) : card_(card), on_(settings().poison && !timing_only()) {}
+  ~KeptMemory() { poison(seen_); }
+  KeptMemory(const KeptMemory&) = delete;
+  KeptMemory& operator=(const KeptMemory&) = delete;
+
+  void before(const Packet& p) {
+    if (!on_) return;
+    poison(p.fresh);
+    seen_.insert(seen_.end(), p.fresh.begin(), p.fresh.end());
+  }
+
+ private:
+  void poison(const std::vector<LxRange>& ranges) {
+    for (const LxRange& r : ranges) card_.poison_lx(r.address, r.bytes);
+  }
+  Card& card_;
+  bool on_;
+  std::vector<LxRange> seen_;
+};
 
 /// Stages 2 and 3, on the stream.
 void execute(Packet& p) {
@@ -191,13 +217,12 @@ std::vector<std::int64_t> Plan::table(std::span<const chip::ArgValue> args) cons
 
 Dims Plan::numbers(std::span<const chip::ArgValue> args) const {
   Dims out;
-  for (std::size_t i = 0; i < args.size(); ++i)
-    if ((*args_)[i].kind != 0) out.push_back(args[i].number);
+  for (std::size_t i = 0; i < args.size(); ++i) timing_key((*args_)[i], args[i], i, out);
   return out;
 }
 
 chip::Timing Plan::time(std::span<const chip::ArgValue> args, const chip::ClockParams& params) const {
-  return chip::time(*program_, table(args), params);
+  return chip::time(*program_, table(args), params, args);
 }
 
 double Plan::modelled_ns(std::span<const chip::ArgValue> args, std::span<const std::int64_t> table,
@@ -209,7 +234,7 @@ double Plan::modelled_ns(std::span<const chip::ArgValue> args, std::span<const s
     const auto found = timing_.find(key);
     if (found != timing_.end()) return found->second;
   }
-  const double ns = chip::time(*program_, table, params).ns;
+  const double ns = chip::time(*program_, table, params, args).ns;
   const std::lock_guard lock(timing_mutex_);
   timing_[std::move(key)] = ns;
   return ns;
@@ -221,6 +246,61 @@ class Launcher {
   static void run(const std::shared_ptr<const Plan>& plan, std::span<const chip::ArgValue> args,
                   Stream& stream, const Origin& origin) {
     Ring& ring = plan->card_.rings().rings[stream.id()];
+    Packet* p = packet(plan, args, stream, origin, ring);
+    submit(stream, [p, &ring] {
+      const Return give_back{{&p, 1}, ring};
+      execute(*p);
+    });
+  }
+
+  static void run(std::span<const Step> steps, Stream& stream, const Origin& origin) {
+    if (steps.empty()) return;
+    Card& card = steps.front().plan->card_;
+    Ring& ring = card.rings().rings[stream.id()];
+    auto packets = std::make_shared<std::vector<Packet*>>();
+    try {
+      for (const Step& step : steps) {
+        packets->push_back(packet(step.plan, step.args, stream, origin, ring));
+        packets->back()->fresh = step.fresh;
+      }
+    } catch (...) {
+      const Return give_back{*packets, ring};
+      throw;
+    }
+    submit(stream, [packets, &ring, &card] {
+      const Return give_back{*packets, ring};
+      const auto alone = card.hold();
+      KeptMemory kept(card);
+      for (Packet* p : *packets) {
+        kept.before(*p);
+        execute(*p);
+      }
+    });
+  }
+
+ private:
+  /// Gives packets back when their launch is over.
+  struct Return {
+    std::span<Packet* const> packets;
+    Ring& ring;
+    ~Return() {
+      for (Packet* p : packets) ring.give(p);
+    }
+  };
+
+  template <typename Task>
+  static void submit(Stream& stream, Task task) {
+    if (blocking()) {
+      stream.run(task);
+    } else {
+      stream.submit(std::move(task));
+      stream.throttle(kMaxInFlight);
+    }
+  }
+
+  /// Stage 1: checks the arguments, computes the table, counts and logs the launch.
+  static Packet* packet(const std::shared_ptr<const Plan>& plan, std::span<const chip::ArgValue> args,
+                        const Stream& stream, const Origin& origin, Ring& ring) {
     Packet* p = ring.take();
     p->plan = plan;
     p->origin = origin;
@@ -243,26 +323,17 @@ class Launcher {
       const std::lock_guard lock(log().mutex);
       log().records.push_back({plan, p->args, stream.id(), origin, p->stages});
     }
-    auto task = [p, &ring] {
-      struct Return {
-        Packet* p;
-        Ring& ring;
-        ~Return() { ring.give(p); }
-      } give_back{p, ring};
-      execute(*p);
-    };
-    if (blocking()) {
-      stream.run(task);
-    } else {
-      stream.submit(std::move(task));
-      stream.throttle(kMaxInFlight);
-    }
+    return p;
   }
 };
 
 void launch(const std::shared_ptr<const Plan>& plan, std::span<const chip::ArgValue> args, Stream& stream,
             const Origin& origin) {
   Launcher::run(plan, args, stream, origin);
+}
+
+void launch(std::span<const Step> steps, Stream& stream, const Origin& origin) {
+  Launcher::run(steps, stream, origin);
 }
 
 void set_launch_log(bool on) { log().on.store(on); }
