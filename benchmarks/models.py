@@ -28,6 +28,7 @@ SWITCHES = {
     "chains (LX)": "chains",
     "joint products": "joint_products",
     "ring sums": "ring_sums",
+    "residency (LX)": "residency",
 }
 # Modelled time may differ this much for no other reason than where transfers meet.
 NOISE = 0.01
@@ -108,11 +109,13 @@ MODELS = (
 
 @dataclass(frozen=True)
 class Outcome:
-    """Modelled microseconds of one forward, launches, megabytes of DDR traffic."""
+    """Modelled microseconds of one forward, launches, megabytes of DDR traffic, and, of the buffers between kernels,
+    the part of the bytes read that came from LX."""
 
     us: float
     launches: int
     megabytes: float
+    hit: float
 
 
 def measure(model: Model, off: tuple[str, ...]) -> Outcome:
@@ -131,7 +134,13 @@ def measure(model: Model, off: tuple[str, ...]) -> Outcome:
             run(*moved)
         torch.accelerator.synchronize()
         rows = launch_rows(records, arch.load("spyre"))
-    return Outcome(sum(r.modelled_us for r in rows), len(rows), sum(r.ddr_bytes for r in rows) / 1e6)
+    near, far = (sum(r.between_bytes[f"{where} read"] for r in rows) for where in ("LX", "DDR"))
+    return Outcome(
+        sum(r.modelled_us for r in rows),
+        len(rows),
+        sum(r.ddr_bytes for r in rows) / 1e6,
+        near / max(near + far, 1),
+    )
 
 
 def main() -> None:
@@ -140,7 +149,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="models whose name contains this text")
     options = parser.parse_args()
     table = Table(title="modelled time of one forward")
-    for column in ("", "us", "x all on", "launches", "DDR MB", ""):
+    for column in ("", "us", "x all on", "launches", "DDR MB", "LX hit", ""):
         table.add_column(column, justify="right" if column else "left")
     for model in (m for m in MODELS if options.only in m.name):
         print(model.name, file=sys.stderr)
@@ -155,9 +164,8 @@ def main() -> None:
                 "" if title == "all on" else "harms" if factor < 1 - NOISE else "pays" if factor > 1 + NOISE else "-"
             )
             name = model.name if title == "all on" else f"  {title}"
-            table.add_row(
-                name, f"{found.us:.1f}", f"{factor:.2f}", str(found.launches), f"{found.megabytes:.1f}", verdict
-            )
+            figures = (f"{found.us:.1f}", f"{factor:.2f}", str(found.launches), f"{found.megabytes:.1f}")
+            table.add_row(name, *figures, f"{found.hit:.0%}", verdict)
     Console().print(table)
 
 

@@ -36,10 +36,14 @@ std::vector<ArgValue> arguments(const Program& p, const py::sequence& args) {
       throw Error("SC-E11", name_of(p) + ": argument " + infos[i].name + " must be " + wanted);
     };
     if (infos[i].kind == 0) {
-      if (!py::isinstance<py::tuple>(arg) || py::len(arg) != 2) refuse("(address, bytes)");
-      const auto pair = arg.cast<std::pair<std::uint64_t, std::uint64_t>>();
-      values[i].address = pair.first;
-      values[i].bytes = pair.second;
+      const bool tuple = py::isinstance<py::tuple>(arg);
+      if (!tuple || (py::len(arg) != 2 && py::len(arg) != 3))
+        refuse("(address, bytes), or (address, bytes, share) of a buffer between programs of a job");
+      const auto place = arg.cast<std::vector<std::uint64_t>>();
+      values[i].address = place[0];
+      values[i].bytes = place[1];
+      values[i].between = place.size() == 3;
+      if (values[i].between) values[i].share = place[2];
     } else if (infos[i].kind == 1) {
       if (!py::isinstance<py::int_>(arg)) refuse("an int");
       values[i].number = arg.cast<std::int64_t>();
@@ -143,6 +147,7 @@ PYBIND11_MODULE(_chip, m) {
       .def_property_readonly("name", [](const ProgramHandle& h) { return name_of(*h.program); })
       .def_property_readonly("args", [](const ProgramHandle& h) { return args_of(*h.program); })
       .def_property_readonly("cores", [](const ProgramHandle& h) { return cores_of(*h.program); })
+      .def_property_readonly("lx_used", [](const ProgramHandle& h) { return lx_used(*h.program); })
       .def_property_readonly("table_words", [](const ProgramHandle& h) { return table_words(*h.program); });
 
   m.def(
@@ -186,22 +191,25 @@ PYBIND11_MODULE(_chip, m) {
   m.def(
       "time",
       [](const ProgramHandle& h, const py::sequence& args, const ClockParams& params) {
-        const auto table = table_of(*h.program, arguments(*h.program, args));
+        const auto values = arguments(*h.program, args);
+        const auto table = table_of(*h.program, values);
         py::gil_scoped_release unlocked;
-        return time(*h.program, table, params);
+        return time(*h.program, table, params, values);
       },
       py::arg("program"), py::arg("args"), py::arg("params"),
-      "Modelled time of a launch; params is Chip.clock_params(). Buffer addresses and contents do not "
+      "Modelled time of a launch; params is Chip.clock_params(). Addresses and contents of buffers in DDR do "
+      "not "
       "matter.");
 
   m.def(
       "trace",
       [](const ProgramHandle& h, const py::sequence& args, const ClockParams& params, std::size_t max_spans) {
-        const auto table = table_of(*h.program, arguments(*h.program, args));
+        const auto values = arguments(*h.program, args);
+        const auto table = table_of(*h.program, values);
         Trace found;
         {
           py::gil_scoped_release unlocked;
-          found = trace(*h.program, table, params, max_spans);
+          found = trace(*h.program, table, params, max_spans, values);
         }
         return loom::bindings::as_dict(found);
       },

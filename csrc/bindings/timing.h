@@ -34,6 +34,7 @@ inline void bind_timing(py::module_& m) {
       .def_readonly("shares", &Timing::shares)
       .def_readonly("link_bytes", &Timing::link_bytes)
       .def_readonly("energy_pj", &Timing::energy_pj)
+      .def_readonly("between_bytes", &Timing::between_bytes)
       .def_readonly("units", &Timing::units)
       .def("__repr__", [](const Timing& t) {
         return "Timing(cycles=" + std::to_string(t.cycles) + ", ns=" + std::to_string(t.ns) +

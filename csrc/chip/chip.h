@@ -40,13 +40,27 @@ struct ArgInfo {
 const std::string& name_of(const Program&);
 const std::vector<ArgInfo>& args_of(const Program&);
 int cores_of(const Program&);
+/// Where the program's own blocks end in every core's LX, in bytes.
+std::int64_t lx_used(const Program&);
 
 /// One argument of a launch: a device buffer, or a number (floats as their 32 bits).
+///
+/// A buffer that the programs of a job pass on may be *kept* in LX: core c holds its bytes [c * share, (c +
+/// 1) * share), from `address` on in its own LX. Programs address it like a buffer at device address 0.
 struct ArgValue {
-  std::uint64_t address = 0;  // buffers
+  std::uint64_t address = 0;  // buffers; of a kept one in LX
   std::uint64_t bytes = 0;    // buffers: allocation size
   std::int64_t number = 0;    // scalars
+  std::uint64_t share = 0;    // kept buffers: bytes that a core holds
+  bool between = false;       // buffers: made and used within one job, in LX or in DDR
+
+  bool kept() const { return share != 0; }
+  std::uint64_t base() const { return kept() ? 0 : address; }  // device address of its first byte
 };
+
+/// Refuses kept buffers that a machine of so many cores cannot hold, or that lie where the program's own
+/// blocks or another kept buffer of the launch do. Throws Error DEV-11 naming the argument.
+void check_kept(const Program&, std::span<const ArgValue> args, int cores, std::int64_t lx_bytes);
 
 /// Size of a value table in 64-bit words; the table may live anywhere (ring of tables per stream).
 std::size_t table_words(const Program&);
@@ -82,6 +96,7 @@ class Machine {
   void run(const Program&, std::span<const std::int64_t> table, std::span<const ArgValue> args);
   /// LX of one core, for tools and tests. Not while a program runs.
   std::span<std::uint8_t> lx(int core);
+  int cores() const;
 
  private:
   struct Impl;
@@ -110,11 +125,15 @@ struct Timing {
   std::map<std::string, std::int64_t> link_bytes;  // "DDR read", "DDR write", "LX read", "LX write", "ring"
                                                    // (summed over the links of the ring that were passed)
   std::map<std::string, double> energy_pj;         // "PT", "SFU", "LX", "DDR", "ring", "idle"
+  std::map<std::string, std::int64_t> between_bytes;  // of buffers between the programs of a job: "LX read",
+                                                      // "LX write", "DDR read", "DDR write"
   std::map<std::string, UnitTime> units;
 };
 
-/// Modelled time of one launch. Needs no data: only the value table.
-Timing time(const Program&, std::span<const std::int64_t> table, const ClockParams&);
+/// Modelled time of one launch. Needs no data: only the value table, and of `args` where kept buffers lie
+/// (without `args` all buffers are in DDR).
+Timing time(const Program&, std::span<const std::int64_t> table, const ClockParams&,
+            std::span<const ArgValue> args = {});
 
 enum class SpanKind : std::uint8_t { BUSY, WAIT, TRANSFER };
 
@@ -136,7 +155,8 @@ struct Trace {
 };
 
 /// The same model, recording at most `max_spans` spans and as many credits.
-Trace trace(const Program&, std::span<const std::int64_t> table, const ClockParams&, std::size_t max_spans);
+Trace trace(const Program&, std::span<const std::int64_t> table, const ClockParams&, std::size_t max_spans,
+            std::span<const ArgValue> args = {});
 
 /// Time of one copy of `bytes` over a link of the card, in ns: "pcie" to the host, "card" to another card.
 /// Start-up latency, then packets with their overhead. Throws Error DEV-06 for another link or a negative

@@ -23,14 +23,15 @@ int index(Unit u) { return static_cast<int>(u); }
 }  // namespace
 
 Clock::Clock(const Program& p, std::span<const std::int64_t> table, const ClockParams& params,
-             Recorder& recorder)
+             std::span<const ArgValue> args, Recorder& recorder)
     : p_(p),
       params_(params),
+      args_(args),
       rates_(params),
       record_(recorder),
-      outline_(p),
+      outline_(p, args),
       ddr_(rates_),
-      ring_(static_cast<std::size_t>(p.cores), rates_),
+      ring_(static_cast<std::size_t>(ring_cores()), rates_),
       cores_(static_cast<std::size_t>(p.cores)) {
   const auto words = static_cast<double>(p.table_words);
   launch_ = rates_.launch + words * rates_.correction + 8 * words / rates_.table_bytes +
@@ -50,6 +51,7 @@ Clock::Clock(const Program& p, std::span<const std::int64_t> table, const ClockP
     core.segments.resize(p.segments.size());
     core.transfers.resize(p.dmas.size());
     core.copies.resize(p.ring_copies.size());
+    core.kept.resize(p.dmas.size());
     for (int s = 0; s < kSequences; ++s) events_.push({launch_, static_cast<int>(c), s});
   }
   end_ = launch_;
@@ -256,7 +258,7 @@ void Clock::ring_release(CoreState& core, Sequence& s, const Instr& in, double n
   const std::int64_t peer = peer_of(core.core, in.count, in.unit);
   if (peer < 0) return;
   const std::int64_t distance = std::abs(peer - core.core.number);
-  const double way = rates_.ring_hop * static_cast<double>(std::min(distance, p_.cores - distance));
+  const double way = rates_.ring_hop * static_cast<double>(std::min(distance, ring_cores() - distance));
   double sent = is_compute(in.unit) ? core.unit[index(in.unit)].time : now, there = sent + way;
   if (!is_compute(in.unit) && s.transfers) there = std::max(there, s.arrival);
   give(peer, ring_credit(in, core.core.number), there + rates_.credit, in, core.core.number, sent);
@@ -269,23 +271,28 @@ std::size_t Clock::ring_credit(const Instr& in, std::int64_t peer) const {
 
 namespace {
 Timing run(const Program& p, std::span<const std::int64_t> table, const ClockParams& params,
-           Recorder& recorder) {
+           std::span<const ArgValue> args, Recorder& recorder) {
   if (table.size() != p.table_words)
     throw Error("SC-E11", p.name + ": the value table does not belong to this program");
-  return Clock(p, table, params, recorder).run();
+  if (!args.empty() && args.size() != p.args.size())
+    throw Error("SC-E11", p.name + ": the arguments do not belong to this program");
+  check_kept(p, args, static_cast<int>(std::max<double>(parameter(params, "core.count"), p.cores)),
+             p.lx_bytes);
+  return Clock(p, table, params, args, recorder).run();
 }
 }  // namespace
 
-Timing time(const Program& p, std::span<const std::int64_t> table, const ClockParams& params) {
+Timing time(const Program& p, std::span<const std::int64_t> table, const ClockParams& params,
+            std::span<const ArgValue> args) {
   Recorder nothing(nullptr, 0);
-  return run(p, table, params, nothing);
+  return run(p, table, params, args, nothing);
 }
 
 Trace trace(const Program& p, std::span<const std::int64_t> table, const ClockParams& params,
-            std::size_t max_spans) {
+            std::size_t max_spans, std::span<const ArgValue> args) {
   Trace found;
   Recorder recorder(&found, max_spans);
-  found.timing = run(p, table, params, recorder);
+  found.timing = run(p, table, params, args, recorder);
   return found;
 }
 

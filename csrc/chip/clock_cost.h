@@ -15,6 +15,16 @@ struct TransferCost {
   double engine = 0;  // cycles the core's engine needs at least (of each ring link for a copy between cores)
 };
 
+/// A transfer to or from a kept buffer: who holds how much of it. `dma.ddr` counts from its first byte.
+struct KeptCost {
+  std::int64_t bytes = 0;
+  double engine = 0;
+  struct Part {
+    std::int64_t core, bytes;
+  };
+  std::vector<Part> parts;
+};
+
 struct SegmentCost {
   double load = 0, pt = 0, sfu = 0, store = 0;  // busy cycles of the corelet that works most
   double slot = 0;                              // cycles the SFU works on one queue slot
@@ -26,6 +36,7 @@ struct SegmentCost {
 
 TransferCost cost_of(const Core&, const RingCopy&, const Rates&);
 TransferCost cost_of(const Core&, const Dma&, Unit, const Rates&);
+KeptCost kept_cost(const Core&, const Dma&, Unit, const Rates&, const ArgValue&);
 SegmentCost cost_of(const Core&, const Segment&, const Rates&);
 
 /// The numbers a cost depends on, for keeping costs until one of them changes.

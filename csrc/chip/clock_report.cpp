@@ -70,6 +70,10 @@ Timing Clock::report() const {
                  {"DDR", static_cast<double>(read_ + written_) * price("energy.ddr_byte_pj")},
                  {"ring", ring_bytes * price("energy.ring_byte_pj")},
                  {"idle", price("energy.idle_w") * t.ns * 1e3}};
+  t.between_bytes = {{"DDR read", between_[0][0]},
+                     {"DDR write", between_[0][1]},
+                     {"LX read", between_[1][0]},
+                     {"LX write", between_[1][1]}};
   return t;
 }
 

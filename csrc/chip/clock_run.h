@@ -2,6 +2,7 @@
 // queue. clock.cpp holds the control flow, clock_units.cpp what units do, clock_report.cpp the results.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <queue>
 #include <string>
@@ -33,7 +34,7 @@ class Credits {
 
 /// Registers and operands that matter for time, and the blocks whose contents segments hand on. Per program.
 struct Outline {
-  explicit Outline(const Program&);
+  Outline(const Program&, std::span<const ArgValue> args);
   using Operands = std::vector<std::pair<Operand, Unit>>;
   std::vector<Operands> segments, loads, stores,
       copies;                                       // what the costs depend on; loads, stores: by DMA number
@@ -52,7 +53,8 @@ struct Known {
 
 class Clock {
  public:
-  Clock(const Program&, std::span<const std::int64_t> table, const ClockParams&, Recorder&);
+  Clock(const Program&, std::span<const std::int64_t> table, const ClockParams&,
+        std::span<const ArgValue> args, Recorder&);
   Timing run();
 
  private:
@@ -94,6 +96,7 @@ class Clock {
     double lx_owed = 0, lx_idle_from = 0;  // bytes other units moved; end of the last segment
     std::vector<Known<SegmentCost>> segments;
     std::vector<Known<TransferCost>> transfers, copies;
+    std::vector<Known<KeptCost>> kept;
   };
   struct Shared {  // a load that several cores share
     std::vector<int> members;
@@ -116,6 +119,7 @@ class Clock {
   template <typename Cost, typename Work>
   const Cost& known(CoreState&, Known<Cost>&, const Outline::Operands&, const Work&);
   bool transfer(CoreState&, Sequence&, std::uint32_t number, Unit, double now);
+  int begin_transfer(CoreState&, Sequence&, Unit, std::int64_t bytes, double now, double engine);
   void start_transfer(const std::vector<int>& members, int id, const TransferCost&, bool write, double now);
   void pass_on(int from, const Shared&, double now);
   void complete(int id, double now, double extra);
@@ -123,9 +127,16 @@ class Clock {
   void segment(CoreState&, std::uint32_t number);
   void watch_memory(double now);
   void show(const CoreState&, const Segment&, const double begin[], const double end[]);
+  /// Cores round the ring, whether they run the program or not.
+  std::int64_t ring_cores() const { return std::max<std::int64_t>(rates_.cores, p_.cores); }
   std::size_t port_of(std::int64_t core) const {
-    return static_cast<std::size_t>(core * rates_.ports / std::max<std::int64_t>(rates_.cores, p_.cores));
+    return static_cast<std::size_t>(core * rates_.ports / ring_cores());
   }
+
+  // clock_kept.cpp
+  bool kept_transfer(CoreState&, Sequence&, std::uint32_t number, Unit, const ArgValue&, double now);
+  void exchange(const std::vector<int>& members, const KeptCost&, bool write, double now);
+  void count_between(std::uint32_t arg, std::int64_t bytes, bool write);
 
   // clock_report.cpp
   Timing report() const;
@@ -133,6 +144,7 @@ class Clock {
 
   const Program& p_;
   const ClockParams& params_;
+  std::span<const ArgValue> args_;  // empty: all buffers are in DDR
   Rates rates_;
   Recorder& record_;
   Outline outline_;
@@ -144,9 +156,26 @@ class Clock {
   std::priority_queue<Event> events_;
   double launch_ = 0, end_ = 0, now_ = 0;
   std::int64_t read_ = 0, written_ = 0, lx_read_ = 0, lx_written_ = 0, macs_ = 0, steps_ = 0;
+  std::int64_t between_[2][2] = {{0, 0}, {0, 0}};  // bytes in DDR, LX; read, written
   double sfu_ops_ = 0;
   int directions_ = 0;  // of the memory as last recorded, since when
   double directions_since_ = 0;
 };
+
+/// The kept cost if the numbers it depends on are unchanged.
+template <typename Cost, typename Work>
+const Cost& Clock::known(CoreState& core, Known<Cost>& kept, const Outline::Operands& operands,
+                         const Work& work) {
+  bool same = kept.valid;
+  if (!kept.valid) kept.key.resize(operands.size());
+  for (std::size_t i = 0; i < operands.size(); ++i) {
+    const std::int64_t value = core.core.value(operands[i].first, operands[i].second);
+    same = same && kept.key[i] == value;
+    kept.key[i] = value;
+  }
+  if (!same) kept.cost = work();
+  kept.valid = true;
+  return kept.cost;
+}
 
 }  // namespace loom::chip

@@ -26,35 +26,28 @@ std::string name_of(const Segment& s) {
 
 }  // namespace
 
-/// The kept cost if the numbers it depends on are unchanged.
-template <typename Cost, typename Work>
-const Cost& Clock::known(CoreState& core, Known<Cost>& kept, const Outline::Operands& operands,
-                         const Work& work) {
-  bool same = kept.valid;
-  if (!kept.valid) kept.key.resize(operands.size());
-  for (std::size_t i = 0; i < operands.size(); ++i) {
-    const std::int64_t value = core.core.value(operands[i].first, operands[i].second);
-    same = same && kept.key[i] == value;
-    kept.key[i] = value;
-  }
-  if (!same) kept.cost = work();
-  kept.valid = true;
-  return kept.cost;
+/// The engine takes up a transfer for `engine` cycles; the LX of its core takes part. Returns its number.
+int Clock::begin_transfer(CoreState& core, Sequence& s, Unit unit, std::int64_t bytes, double now,
+                          double engine) {
+  const bool write = unit == Unit::MNISU;
+  (write ? lx_read_ : lx_written_) += bytes;
+  core.lx_owed += static_cast<double>(bytes);
+  s.began = now;
+  s.engine_free = now + engine;
+  return static_cast<int>(core.core.number) * kSequences + (write ? kStoreSequence : kLoadSequence);
 }
 
 /// Starts a transfer. False: nothing moves.
 bool Clock::transfer(CoreState& core, Sequence& s, std::uint32_t number, Unit unit, double now) {
   const Dma& dma = p_.dmas[number];
   const bool write = unit == Unit::MNISU;
+  if (!args_.empty() && args_[dma.arg].kept())
+    return kept_transfer(core, s, number, unit, args_[dma.arg], now);
   const auto& operands = (write ? outline_.stores : outline_.loads)[number];
   const TransferCost& cost =
       known(core, core.transfers[number], operands, [&] { return cost_of(core.core, dma, unit, rates_); });
   if (cost.bytes == 0) return false;
-  const int id = static_cast<int>(core.core.number) * kSequences + (write ? kStoreSequence : kLoadSequence);
-  (write ? lx_read_ : lx_written_) += cost.bytes;
-  core.lx_owed += static_cast<double>(cost.bytes);
-  s.began = now;
-  s.engine_free = now + cost.engine;
+  const int id = begin_transfer(core, s, unit, cost.bytes, now, cost.engine);
   const std::int64_t sharers = dma.shared ? core.core.value(dma.sharers, unit) : 1;
   // What is on its way when the last request goes out arrives a latency later, less what the engine has in
   // flight.
@@ -68,10 +61,12 @@ bool Clock::transfer(CoreState& core, Sequence& s, std::uint32_t number, Unit un
     waiting.members.push_back(id);
     waiting.cycles = static_cast<double>(cost.bytes) / rates_.ring_bytes;
     if (static_cast<std::int64_t>(waiting.members.size()) < sharers) return true;
+    count_between(dma.arg, cost.bytes, write);
     start_transfer(waiting.members, id, cost, write, now);
     passing_.emplace(id, std::move(waiting));
     gathering_.erase(key);
   } else {
+    count_between(dma.arg, cost.bytes, write);
     start_transfer({id}, id, cost, write, now);
   }
   return true;
@@ -123,7 +118,7 @@ void Clock::complete(int id, double now, double extra) {
 /// Hand what the cores of a group fetched to all of them: once round each way, every link used once. The
 /// words stream along while DDR delivers them, so only the links' load and the way add to the time.
 void Clock::pass_on(int from, const Shared& shared, double now) {
-  const std::int64_t cores = p_.cores, source = from / kSequences;
+  const std::int64_t cores = ring_cores(), source = from / kSequences;
   const auto steps = [&](int member) { return (member / kSequences - source + cores) % cores; };
   std::int64_t far[2] = {0, 0};  // clockwise, counter-clockwise
   for (const int member : shared.members) {
@@ -224,7 +219,7 @@ void Clock::show(const CoreState& core, const Segment& s, const double begin[], 
       record_.span(core.core.number, track_of(kComputeUnits[u]), begin[u], end[u], SpanKind::BUSY, name);
 }
 
-Outline::Outline(const Program& p)
+Outline::Outline(const Program& p, std::span<const ArgValue> args)
     : segments(p.segments.size()),
       loads(p.dmas.size()),
       stores(p.dmas.size()),
@@ -249,6 +244,9 @@ Outline::Outline(const Program& p)
   for (std::size_t i = 0; i < p.dmas.size(); ++i) {
     cost_operands(p.dmas[i], Unit::MNILU, loads[i]);
     cost_operands(p.dmas[i], Unit::MNISU, stores[i]);
+    if (args.empty() || !args[p.dmas[i].arg].kept() || p.dmas[i].ddr.kind != OperandKind::REG) continue;
+    loads[i].emplace_back(p.dmas[i].ddr, Unit::MNILU);  // where a kept buffer is touched decides who holds it
+    stores[i].emplace_back(p.dmas[i].ddr, Unit::MNISU);
   }
   for (std::size_t i = 0; i < p.ring_copies.size(); ++i) cost_operands(p.ring_copies[i], copies[i]);
 

@@ -33,9 +33,9 @@ void correct(const Program& p, std::span<const ArgValue> args, std::span<std::in
   symbols.resize(p.symbols.size());
   for (std::size_t i = 0; i < p.symbols.size(); ++i) {
     const Symbol& s = p.symbols[i];
-    if (s.kind == 0 && args[s.arg].address > static_cast<std::uint64_t>(INT64_MAX))
+    if (s.kind == 0 && args[s.arg].base() > static_cast<std::uint64_t>(INT64_MAX))
       refuse("SC-E12", p, "argument " + p.args[s.arg].name + ": address beyond 63 bits");
-    symbols[i] = s.kind == 0 ? static_cast<std::int64_t>(args[s.arg].address) : args[s.arg].number;
+    symbols[i] = s.kind == 0 ? static_cast<std::int64_t>(args[s.arg].base()) : args[s.arg].number;
     check_symbol(p, s, symbols[i]);
   }
   Leaves leaves;

@@ -126,17 +126,28 @@ class Transfer {
 
   void check_ddr(Wide low, Wide high) const {
     const ArgValue& arg = core_.args[dma_.arg];
-    if (low >= arg.address && high <= Wide{arg.address} + arg.bytes) return;
-    const Wide from = low - arg.address, to = high - arg.address;
+    const Wide base = arg.base();
+    if (low >= base && high <= base + arg.bytes) return;
+    const Wide from = low - base, to = high - base;
     const auto show = [](Wide v) { return std::to_string(static_cast<std::int64_t>(v)); };
     fail(core_, unit_, "DEV-01",
          "DDR access to bytes " + show(from) + ".." + show(to) + " of argument " +
              core_.program->args[dma_.arg].name + ", which has " + std::to_string(arg.bytes));
   }
 
+  /// `ddr` of a kept buffer counts from its first byte; its parts lie in the LX of their cores.
   void copy(std::int64_t ddr, std::int64_t lx, std::int64_t bytes) {
-    std::uint8_t* far = core_.ddr + ddr;
-    std::uint8_t* near = core_.lx + lx;
+    const ArgValue& arg = core_.args[dma_.arg];
+    if (!arg.kept()) return move(core_.ddr + ddr, core_.lx + lx, bytes);
+    const auto share = static_cast<std::int64_t>(arg.share);
+    while (bytes > 0) {
+      const std::int64_t at = ddr % share, part = std::min(bytes, share - at);
+      move(core_.peers[ddr / share].lx + arg.address + at, core_.lx + lx, part);
+      ddr += part, lx += part, bytes -= part;
+    }
+  }
+
+  void move(std::uint8_t* far, std::uint8_t* near, std::int64_t bytes) const {
     std::uint8_t* to = dma_.store ? far : near;
     const std::uint8_t* from = dma_.store ? near : far;
     switch (bytes) {

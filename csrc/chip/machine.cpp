@@ -123,7 +123,9 @@ struct Machine::Impl {
                                 std::to_string(options.cores) + " with " + std::to_string(options.lx_bytes));
     if (args.size() != p.args.size() || table.size() != p.table_words)
       throw Error("SC-E11", p.name + ": arguments or value table do not belong to this program");
+    check_kept(p, args, options.cores, options.lx_bytes);
     for (std::size_t i = 0; i < args.size(); ++i) {
+      if (args[i].kept()) continue;
       const bool inside =
           args[i].bytes <= options.ddr_bytes && args[i].address <= options.ddr_bytes - args[i].bytes;
       if (p.args[i].kind == 0 && !inside)
@@ -201,6 +203,8 @@ Machine::Machine(const MachineOptions& o) {
   impl_ = std::make_unique<Impl>(o);
 }
 Machine::~Machine() = default;
+
+int Machine::cores() const { return impl_->options.cores; }
 
 std::span<std::uint8_t> Machine::lx(int core) {
   if (core < 0 || core >= impl_->options.cores) throw Error("DEV-09", "no core " + std::to_string(core));

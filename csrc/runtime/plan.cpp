@@ -16,6 +16,7 @@ struct Packet {
   std::vector<std::int64_t> table;
   std::uint64_t slot = 0, slot_bytes = 0;
   Origin origin;
+  std::vector<LxRange> fresh;          // of a step of a job
   bool run = true;                     // false: only timed
   std::shared_ptr<StageTimes> stages;  // while launches are logged
 };
@@ -65,6 +66,7 @@ class Ring {
     p->plan.reset();
     p->origin.reset();
     p->stages.reset();
+    p->fresh.clear();
     const std::lock_guard lock(mutex_);
     free_.push_back(p);
   }
@@ -112,6 +114,30 @@ std::string describe(const Plan& plan, const char* what, const Origin& origin) {
   if (origin) text += " (launched at " + *origin + ")";
   return text;
 }
+
+/// With TORCH_LOOM_POISON=1 the bytes of a kept buffer hold NaN until its first writer runs, and again after
+/// the job: a program that reads what nobody kept for it shows.
+class KeptMemory {
+ public:
+  explicit KeptMemory(Card& card) : card_(card), on_(settings().poison && !timing_only()) {}
+  ~KeptMemory() { poison(seen_); }
+  KeptMemory(const KeptMemory&) = delete;
+  KeptMemory& operator=(const KeptMemory&) = delete;
+
+  void before(const Packet& p) {
+    if (!on_) return;
+    poison(p.fresh);
+    seen_.insert(seen_.end(), p.fresh.begin(), p.fresh.end());
+  }
+
+ private:
+  void poison(const std::vector<LxRange>& ranges) {
+    for (const LxRange& r : ranges) card_.poison_lx(r.address, r.bytes);
+  }
+  Card& card_;
+  bool on_;
+  std::vector<LxRange> seen_;
+};
 
 /// Stages 2 and 3, on the stream.
 void execute(Packet& p) {
@@ -192,13 +218,12 @@ std::vector<std::int64_t> Plan::table(std::span<const chip::ArgValue> args) cons
 
 Dims Plan::numbers(std::span<const chip::ArgValue> args) const {
   Dims out;
-  for (std::size_t i = 0; i < args.size(); ++i)
-    if ((*args_)[i].kind != 0) out.push_back(args[i].number);
+  for (std::size_t i = 0; i < args.size(); ++i) timing_key((*args_)[i], args[i], i, out);
   return out;
 }
 
 chip::Timing Plan::time(std::span<const chip::ArgValue> args, const chip::ClockParams& params) const {
-  return chip::time(*program_, table(args), params);
+  return chip::time(*program_, table(args), params, args);
 }
 
 double Plan::modelled_ns(std::span<const chip::ArgValue> args, std::span<const std::int64_t> table,
@@ -210,7 +235,7 @@ double Plan::modelled_ns(std::span<const chip::ArgValue> args, std::span<const s
     const auto found = timing_.find(key);
     if (found != timing_.end()) return found->second;
   }
-  const double ns = chip::time(*program_, table, params).ns;
+  const double ns = chip::time(*program_, table, params, args).ns;
   const std::lock_guard lock(timing_mutex_);
   timing_[std::move(key)] = ns;
   return ns;
@@ -250,15 +275,14 @@ class Launcher {
     return p;
   }
 
-  /// Runs a packet on the calling thread and gives it back.
-  static void finish(Packet* p, Ring& packets) {
-    struct Return {
-      Packet* p;
-      Ring& packets;
-      ~Return() { packets.give(p); }
-    } give_back{p, packets};
-    execute(*p);
-  }
+  /// Gives packets back when their launches are over.
+  struct Return {
+    std::span<Packet* const> packets;
+    Ring& ring;
+    ~Return() {
+      for (Packet* p : packets) ring.give(p);
+    }
+  };
 
   template <typename Task>
   static void queue(Stream& stream, Task task) {
@@ -274,7 +298,10 @@ class Launcher {
 void launch(const std::shared_ptr<const Plan>& plan, std::span<const chip::ArgValue> args, Stream& stream,
             const Origin& origin) {
   Packet* p = Launcher::prepare(plan, args, stream, origin);
-  Launcher::queue(stream, [p, &packets = Launcher::ring(*plan, stream)] { Launcher::finish(p, packets); });
+  Launcher::queue(stream, [p, &packets = Launcher::ring(*plan, stream)] {
+    const Launcher::Return give_back{{&p, 1}, packets};
+    execute(*p);
+  });
 }
 
 Batch::~Batch() {
@@ -282,25 +309,30 @@ Batch::~Batch() {
 }
 
 void Batch::add(const std::shared_ptr<const Plan>& plan, std::span<const chip::ArgValue> args,
-                const Origin& origin) {
+                const Origin& origin, const std::vector<LxRange>& fresh) {
   packets_.push_back(Launcher::prepare(plan, args, stream_, origin));
+  packets_.back()->fresh = fresh;
 }
 
 void Batch::submit() {
   if (packets_.empty()) return;
   Ring& ring = Launcher::ring(*packets_.front()->plan, stream_);
-  Launcher::queue(stream_, [packets = std::exchange(packets_, {}), &ring] {
-    std::size_t next = 0;
-    struct Rest {  // a kernel that fails ends the batch
-      const std::vector<Packet*>& packets;
-      std::size_t& next;
-      Ring& ring;
-      ~Rest() {
-        for (; next < packets.size(); ++next) ring.give(packets[next]);
-      }
-    } rest{packets, next, ring};
-    while (next < packets.size()) Launcher::finish(packets[next++], ring);
+  Card& card = packets_.front()->plan->card();
+  Launcher::queue(stream_, [packets = std::exchange(packets_, {}), &ring, &card, alone = alone_] {
+    const Launcher::Return give_back{packets, ring};
+    const auto held = alone ? card.hold() : std::unique_lock<std::recursive_mutex>();
+    KeptMemory kept(card);
+    for (Packet* p : packets) {  // a kernel that fails ends the batch
+      kept.before(*p);
+      execute(*p);
+    }
   });
+}
+
+void launch(std::span<const Step> steps, Stream& stream, const Origin& origin) {
+  Batch batch(stream, true);
+  for (const Step& step : steps) batch.add(step.plan, step.args, origin, step.fresh);
+  batch.submit();
 }
 
 void set_launch_log(bool on) { log().on.store(on); }

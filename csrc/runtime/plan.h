@@ -35,6 +35,9 @@ class Plan : public std::enable_shared_from_this<Plan> {
   const std::string& name() const { return name_; }
   const chip::Program& program() const { return *program_; }
   const std::vector<chip::ArgInfo>& args() const { return *args_; }
+  /// Cores that it runs on, and where its own blocks end in their LX.
+  int cores() const { return chip::cores_of(*program_); }
+  std::int64_t lx_used() const { return chip::lx_used(*program_); }
   std::uint64_t address() const { return address_; }
   std::uint64_t bytes() const { return bytes_; }
   Card& card() const { return card_; }
@@ -64,6 +67,18 @@ class Plan : public std::enable_shared_from_this<Plan> {
   mutable std::map<Dims, double> timing_;
   mutable std::atomic<std::int64_t> launches_{0};
   mutable Tally tally_;
+};
+
+/// The same bytes of every core's LX.
+struct LxRange {
+  std::uint64_t address, bytes;
+};
+
+/// One program of a job with its arguments, and the kept buffers that nothing has been written to before it.
+struct Step {
+  std::shared_ptr<const Plan> plan;
+  std::vector<chip::ArgValue> args;
+  std::vector<LxRange> fresh;
 };
 
 /// Where a launch was written: filled by the layer above, kept for messages.
@@ -98,20 +113,27 @@ struct Packet;
 /// must not be freed before that.
 class Batch {
  public:
-  explicit Batch(Stream& stream) : stream_(stream) {}
+  /// ``alone``: no other program runs on the card between those of the batch.
+  explicit Batch(Stream& stream, bool alone = false) : stream_(stream), alone_(alone) {}
   /// Drops what was not submitted.
   ~Batch();
   Batch(const Batch&) = delete;
   Batch& operator=(const Batch&) = delete;
 
-  /// Throws LaunchError.
-  void add(const std::shared_ptr<const Plan>&, std::span<const chip::ArgValue> args, const Origin&);
+  /// ``fresh``: kept buffers that nothing has been written to before this program. Throws LaunchError.
+  void add(const std::shared_ptr<const Plan>&, std::span<const chip::ArgValue> args, const Origin&,
+           const std::vector<LxRange>& fresh = {});
   void submit();
 
  private:
   Stream& stream_;
+  bool alone_;
   std::vector<Packet*> packets_;
 };
+
+/// Launches programs of one card as one unit: no other program runs on the card between them, so what they
+/// keep in LX stays there from one to the next. The first error ends the job. Throws LaunchError.
+void launch(std::span<const Step> steps, Stream&, const Origin&);
 
 void set_launch_log(bool on);
 std::vector<LaunchRecord> launch_log();

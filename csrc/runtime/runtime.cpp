@@ -182,6 +182,16 @@ int transfer_threads() {
 void Card::run(const chip::Program& program, std::span<const std::int64_t> table,
                std::span<const chip::ArgValue> args) {
   const std::lock_guard lock(machine_mutex_);
+  machine().run(program, table, args);
+}
+
+void Card::poison_lx(std::uint64_t at, std::uint64_t bytes) {
+  const std::lock_guard lock(machine_mutex_);
+  for (int core = 0; core < machine().cores(); ++core)
+    std::memset(machine().lx(core).subspan(at, bytes).data(), 0xff, bytes);
+}
+
+chip::Machine& Card::machine() {
   if (!machine_) {
     chip::MachineOptions o;
     o.cores = settings().cores;
@@ -193,7 +203,7 @@ void Card::run(const chip::Program& program, std::span<const std::int64_t> table
     o.thread_init = services.thread_init;
     machine_ = std::make_unique<chip::Machine>(o);
   }
-  machine_->run(program, table, args);
+  return *machine_;
 }
 
 Card& card(int index) {

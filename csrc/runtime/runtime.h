@@ -73,6 +73,10 @@ class Card {
   void synchronize();
   /// Runs one program on the machine; programs of a card exclude each other.
   void run(const chip::Program&, std::span<const std::int64_t> table, std::span<const chip::ArgValue> args);
+  /// While held, programs run for the calling thread only.
+  std::unique_lock<std::recursive_mutex> hold() { return std::unique_lock(machine_mutex_); }
+  /// Fills these bytes of every core's LX with NaN.
+  void poison_lx(std::uint64_t at, std::uint64_t bytes);
 
   /// Modelled device time spent so far, in ns; grows only while timing is on.
   double modelled_ns() const { return modelled_ns_.load(std::memory_order_relaxed); }
@@ -100,7 +104,8 @@ class Card {
   std::atomic<double> modelled_ns_{0};
   std::mutex records_mutex_;
   struct Record* records_ = nullptr;
-  std::mutex machine_mutex_;
+  std::recursive_mutex machine_mutex_;
+  chip::Machine& machine();
   std::unique_ptr<chip::Machine> machine_;
 };
 

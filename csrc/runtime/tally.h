@@ -16,6 +16,17 @@
 
 namespace loom::rt {
 
+/// Adds to `key` what a launch's time depends on: numbers, and which buffers lie in LX and where.
+inline void timing_key(const chip::ArgInfo& info, const chip::ArgValue& arg, std::size_t position,
+                       Dims& key) {
+  if (info.kind != 0) {
+    key.push_back(arg.number);
+  } else if (arg.between) {
+    for (const std::uint64_t x : {std::uint64_t{position}, arg.share, arg.kept() ? arg.address : 0})
+      key.push_back(static_cast<std::int64_t>(x));
+  }
+}
+
 /// Equal launches of one plan. The image is kept so that an entry outlives its plan.
 struct LaunchCount {
   std::string name;
@@ -36,8 +47,7 @@ class Tally {
              const Image& image) {
     thread_local Dims key;
     key.clear();
-    for (std::size_t i = 0; i < args.size(); ++i)
-      if (infos[i].kind != 0) key.push_back(args[i].number);
+    for (std::size_t i = 0; i < args.size(); ++i) timing_key(infos[i], args[i], i, key);
     const std::lock_guard lock(mutex_);
     forget_if_cleared();
     auto found = entries_.find(key);

@@ -14,6 +14,7 @@
 
 #include "bindings/timing.h"
 #include "runtime/plan.h"
+#include "torch_device/arguments.h"
 #include "torch_device/storage.h"
 
 namespace py = pybind11;
@@ -23,49 +24,6 @@ namespace {
 
 /// Kept per thread so that a launch allocates no vectors.
 thread_local std::vector<chip::ArgValue> scratch;
-
-[[noreturn]] void bad_argument(const rt::Plan& plan, std::size_t i, const std::string& what) {
-  throw rt::LaunchError("kernel '" + plan.name() + "': argument " + std::to_string(i) + " ('" +
-                        plan.args()[i].name + "') " + what);
-}
-
-chip::ArgValue buffer(const rt::Plan& plan, std::size_t i, PyObject* o, std::uint64_t stream) {
-  if (!THPVariable_Check(o))
-    bad_argument(plan, i, std::string("must be a spyre tensor, got ") + Py_TYPE(o)->tp_name);
-  const at::Tensor& t = THPVariable_Unpack(o);
-  if (t.device().type() != kSpyre)
-    bad_argument(plan, i, "must be a spyre tensor, got one on " + t.device().str());
-  rt::Record& r = record_of(t);
-  if (r.card != &plan.card())
-    bad_argument(plan, i,
-                 "lies on " + t.device().str() +
-                     ", the plan was prepared for spyre:" + std::to_string(plan.card().index()));
-  // A byte widened to 32 bits is the same word with or without a sign; kernels call it I32.
-  const bool widened = r.layout->format == rt::Format::U32;
-  const auto elem = static_cast<int>(widened ? rt::Format::I32 : r.layout->format);
-  if (r.bytes != 0 && elem != plan.args()[i].elem)
-    bad_argument(plan, i,
-                 "has device format " + std::string(rt::format_name(r.layout->format)) +
-                     ", the kernel takes " + rt::format_name(static_cast<rt::Format>(plan.args()[i].elem)));
-  rt::note_use(r, stream);
-  return {r.address, r.bytes, 0};
-}
-
-chip::ArgValue number(const rt::Plan& plan, std::size_t i, PyObject* o) {
-  chip::ArgValue v;
-  if (plan.args()[i].kind == 2) {
-    const double d = PyFloat_Check(o) || PyLong_Check(o) ? PyFloat_AsDouble(o) : -1;
-    if (!PyFloat_Check(o) && !PyLong_Check(o))
-      bad_argument(plan, i, std::string("must be a float, got ") + Py_TYPE(o)->tp_name);
-    if (PyErr_Occurred() != nullptr) throw py::error_already_set();
-    v.number = std::bit_cast<std::uint32_t>(static_cast<float>(d));
-    return v;
-  }
-  if (!PyIndex_Check(o)) bad_argument(plan, i, std::string("must be an int, got ") + Py_TYPE(o)->tp_name);
-  v.number = PyLong_Check(o) ? PyLong_AsLongLong(o) : PyNumber_AsSsize_t(o, PyExc_OverflowError);
-  if (v.number == -1 && PyErr_Occurred() != nullptr) throw py::error_already_set();
-  return v;
-}
 
 /// Argument values of a launch, in `scratch`.
 std::span<const chip::ArgValue> values(const rt::Plan& plan, PyObject* const* items, std::size_t n,
@@ -170,18 +128,6 @@ void launch(const std::shared_ptr<rt::Plan>& plan, PyObject* const* items, std::
   rt::launch(plan, args, plan->card().stream(stream), where);
 }
 
-/// A list or tuple as an array of borrowed references.
-struct Items {
-  py::object sequence;
-  explicit Items(const py::handle& h)
-      : sequence(
-            py::reinterpret_steal<py::object>(PySequence_Fast(h.ptr(), "launch takes a list of arguments"))) {
-    if (!sequence) throw py::error_already_set();
-  }
-  PyObject* const* data() const { return PySequence_Fast_ITEMS(sequence.ptr()); }
-  std::size_t size() const { return static_cast<std::size_t>(PySequence_Fast_GET_SIZE(sequence.ptr())); }
-};
-
 std::shared_ptr<rt::Plan> prepare(const py::object& source, const std::string& name, int device) {
   py::object image = source;
   if (!PyBytes_Check(source.ptr()))
@@ -200,7 +146,9 @@ py::list numbers(const std::vector<chip::ArgInfo>& infos, const std::vector<chip
                  bool pairs) {
   py::list out;
   for (std::size_t i = 0; i < args.size(); ++i) {
-    if (infos[i].kind == 0 && pairs) {
+    if (infos[i].kind == 0 && pairs && args[i].between) {
+      out.append(py::make_tuple(args[i].address, args[i].bytes, args[i].share));
+    } else if (infos[i].kind == 0 && pairs) {
       out.append(py::make_tuple(args[i].address, args[i].bytes));
     } else if (infos[i].kind == 0) {
       out.append(args[i].address);
@@ -234,7 +182,18 @@ chip::Timing time_of(const rt::Plan& plan, const py::object& source, const chip:
     return plan.time(record.args, params);
   }
   const Items items(source);
-  const auto args = values(plan, items.data(), items.size(), 0);
+  if (items.size() != plan.args().size())
+    throw rt::LaunchError("kernel '" + plan.name() + "' takes " + std::to_string(plan.args().size()) +
+                          " arguments, got " + std::to_string(items.size()));
+  std::vector<chip::ArgValue> args;
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    PyObject* o = items.data()[i];
+    if (plan.args()[i].kind != 0) {
+      args.push_back(number(plan, i, o));
+    } else {
+      args.push_back(PyTuple_Check(o) ? place(o) : buffer(plan, i, o, 0));
+    }
+  }
   return plan.time(args, params);
 }
 
@@ -305,6 +264,8 @@ void bind_launch(py::module_& m) {
       .def_property_readonly("bytes", &rt::Plan::bytes)
       .def_property_readonly("image", [](const rt::Plan& p) { return py::bytes(p.image()); })
       .def_property_readonly("launches", &rt::Plan::launches)
+      .def_property_readonly("cores", &rt::Plan::cores)
+      .def_property_readonly("lx_used", &rt::Plan::lx_used)
       .def_property_readonly("args",
                              [](const rt::Plan& p) {
                                py::list out;

@@ -14,6 +14,7 @@
 #include "runtime/event.h"
 #include "runtime/runtime.h"
 #include "runtime/transfer.h"
+#include "torch_device/arguments.h"
 #include "torch_device/backend.h"
 #include "torch_device/eager.h"
 #include "torch_device/fallback.h"
@@ -228,6 +229,7 @@ PYBIND11_MODULE(_device, m) {
   m.def("measure_plain_loop", &measure_plain_loop, py::arg("host"), py::arg("to_device"), py::arg("repeat"));
 
   bind_launch(m);
+  bind_job(m);
   bind_layout_argument(m);
   eager::bind_eager(m);
 

@@ -185,10 +185,8 @@ def test_a_graph_updates_in_place_what_another_graph_allocated(rows):
 
 
 def test_an_update_in_place_of_elements_that_share_memory_is_refused():
-    kernel = object.__new__(runtime.LoomKernel)
-    kernel.name, kernel.access = "update", ("rw",)
     with pytest.raises(RuntimeError, match="update: argument 0 is written in place .* dimension 0 share memory"):
-        kernel._moved(half(1, 64).to("spyre").expand(3, 64), 0, "default")
+        runtime.in_layout(half(1, 64).to("spyre").expand(3, 64), "default", True, "update: argument 0")
 
 
 def test_cores_can_be_limited(monkeypatch):

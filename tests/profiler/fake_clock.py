@@ -59,6 +59,7 @@ def timing(params=None, **changed):
         bottleneck="DDR read",
         shares={"DDR read": 0.625, "SFU": 0.25, "launch": 0.1875, "wait": 0.0},
         link_bytes={"DDR read": 1536, "DDR write": 0, "LX read": 768, "LX write": 1536, "ring": 0},
+        between_bytes={"DDR read": 256, "DDR write": 0, "LX read": 768, "LX write": 512},
         energy_pj={"PT": 0.0, "SFU": 100.0, "LX": 300.0, "DDR": 49152.0, "ring": 0.0, "idle": 6400.0},
         units=unit,
     )

@@ -24,12 +24,13 @@ class FakePlan:
             ddr_read_bytes=n,
             ddr_write_bytes=2 * n,
             bottleneck="PT",
+            between_bytes={},
         )
 
 
 def test_rows_follow_the_launches_and_share_equal_ones():
     plan, twin = FakePlan("k", 0), FakePlan("k", 128)
     launches = [(plan, [256, 4]), (plan, [512, 4]), (plan, [256, 5]), (twin, [256, 4])]
-    rows = launch_rows([SimpleNamespace(plan=p, args=a) for p, a in launches], arch.load("spyre"))
+    rows = launch_rows([SimpleNamespace(plan=p, args=a, call=a) for p, a in launches], arch.load("spyre"))
     assert rows == [LaunchRow("k", float(n), 0.5, 0.25, 3 * n, "PT") for n in (4, 4, 5, 4)]
     assert (plan.asked, twin.asked) == (2, 1)

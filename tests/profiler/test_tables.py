@@ -26,6 +26,7 @@ def test_a_row_has_the_public_names():
         "sfu_util": 0.1,
         "ddr_bytes": 1048576,
         "bottleneck": "PT",
+        "between_bytes": {},
     }
 
 

@@ -16,6 +16,7 @@ import sympy
 import torch
 from torch._dispatch.python import enable_python_dispatcher
 from torch._inductor import config, ir
+from torch._inductor.codegen import wrapper as host_lines
 from torch._inductor.codegen.common import (
     BackendFeature,
     DeviceOpOverrides,
@@ -37,7 +38,7 @@ from torch._inductor.scheduler import (
     FusedSchedulerNode,
     SchedulerNode,
 )
-from torch._inductor.utils import get_fused_kernel_name, get_kernel_metadata
+from torch._inductor.utils import LineContext, get_fused_kernel_name, get_kernel_metadata
 from torch._inductor.virtualized import V, ops
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._sympy.functions import (
@@ -68,6 +69,7 @@ __all__ = [
     "Identity",
     "InductorError",
     "Kernel",
+    "LineContext",
     "Max",
     "Min",
     "Mod",
@@ -89,6 +91,7 @@ __all__ = [
     "get_kernel_metadata",
     "graph_input",
     "graph_output",
+    "host_lines",
     "host_scalar",
     "ir",
     "lines_of",

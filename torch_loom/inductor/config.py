@@ -25,6 +25,9 @@ chains: bool = Config(default=True, env_name_default="TORCH_LOOM_CHAINS")
 # Cores share reduced extents and add their partial results over the ring. TORCH_LOOM_RING_SUMS
 ring_sums: bool = Config(default=True, env_name_default="TORCH_LOOM_RING_SUMS")
 
+# Buffers between the kernels of a job stay in LX where that is faster; off: all in a pool of DDR. TORCH_LOOM_RESIDENCY
+residency: bool = Config(default=True, env_name_default="TORCH_LOOM_RESIDENCY")
+
 # Processes that compile kernels beside this one; None: one less than the processors, at most 8.
 # TORCH_LOOM_COMPILE_WORKERS
 compile_workers: int | None = None if (_text := os.environ.get("TORCH_LOOM_COMPILE_WORKERS")) is None else int(_text)

@@ -207,27 +207,28 @@ class LoomKernel:
         written = []
         for i, kind in enumerate(self.kinds):
             if not _device.expect(ready[i], kind):
-                ready[i] = self._moved(ready[i], i, kind)
-                if self.access[i] != "r":
+                writes = self.access[i] != "r"
+                ready[i] = in_layout(ready[i], kind, writes, f"{self.name}: argument {i}")
+                if writes:
                     written.append(i)
         self.plan.launch(ready)
         for i in written:  # such as a cache that another graph allocated, in rows of sticks
             args[i].copy_(ready[i])
 
-    def _moved(self, tensor: torch.Tensor, position: int, kind: str) -> torch.Tensor:
-        """A copy of an argument in the layout that the kernel was compiled for.
 
-        Of a written argument it holds the old values too, as the kernel may write only a part. Raises RuntimeError if
-        elements of a written argument overlap in memory."""
-        for d, (size, step) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
-            if step == 0 and size > 1:
-                if self.access[position] != "r":
-                    raise RuntimeError(
-                        f"{self.name}: argument {position} is written in place but its elements along dimension {d} "
-                        "share memory; pass a clone of it"
-                    )
-                tensor = tensor.narrow(d, 0, 1)
-        return _device.relayout(tensor, kind)
+def in_layout(tensor: torch.Tensor, kind: str, written: bool, what: str) -> torch.Tensor:
+    """A copy of an argument in the layout that its kernel was compiled for.
+
+    Of a written one it holds the old values too, as a kernel may write only a part. Raises RuntimeError if elements of
+    a written argument, which ``what`` names, overlap in memory."""
+    for d, (size, step) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
+        if step == 0 and size > 1:
+            if written:
+                raise RuntimeError(
+                    f"{what} is written in place but its elements along dimension {d} share memory; pass a clone of it"
+                )
+            tensor = tensor.narrow(d, 0, 1)
+    return _device.relayout(tensor, kind)
 
 
 def loom_kernel(name: str, text: str, access: Sequence[str], layouts: Sequence[str]) -> LoomKernel:

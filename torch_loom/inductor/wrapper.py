@@ -6,6 +6,8 @@ from typing import Any
 
 from .access import public_layout
 from .compat import DeviceOpOverrides, PythonWrapperCodegen
+from .jobs import make_jobs
+from .options import current as options
 
 
 class LoomWrapperCodegen(PythonWrapperCodegen):
@@ -24,6 +26,13 @@ class LoomWrapperCodegen(PythonWrapperCodegen):
         """Add what kernels and allocations need."""
         super().write_header()
         self.imports.splice("from torch_loom.inductor.runtime import loom_kernel, empty_strided_spyre")
+        self.imports.splice("from torch_loom.inductor.job import loom_job")
+
+    def run_wrapper_ir_passes(self, is_inference: bool) -> None:
+        """After Inductor's own: runs of kernels become jobs, except for the recorder, which keeps single launches."""
+        super().run_wrapper_ir_passes(is_inference)
+        if not options().public_outputs:
+            self.lines = make_jobs(self, self.lines)
 
     def make_allocation(
         self,

@@ -7,7 +7,8 @@ two per multiply-accumulate of PT, or, for a kernel without any, one per lane an
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from torch_loom.arch import Chip
@@ -34,10 +35,23 @@ ENERGY_PARAMETERS = {
 }
 
 
+def lx_hit_rate(between_bytes: Mapping[str, float]) -> float | None:
+    """Part of the bytes of buffers between programs that were read from LX, 0..1; None where none were read."""
+    near, far = between_bytes.get("LX read", 0), between_bytes.get("DDR read", 0)
+    return near / (near + far) if near + far else None
+
+
+def ddr_bytes_saved(between_bytes: Mapping[str, float]) -> float:
+    """Bytes of buffers between programs that moved to and from LX instead of DDR."""
+    return between_bytes.get("LX read", 0) + between_bytes.get("LX write", 0)
+
+
 @dataclass(frozen=True)
 class Figures:
     """One launch: time in ns and cycles, shares of the time 0..1, bytes per link, energy in pJ per part.
 
+    ``between_bytes`` are those of ``link_bytes`` that moved buffers between the programs of a job, by where these lie
+    ("LX read", "LX write", "DDR read", "DDR write").
     ``shares`` says for each part which share of the time it was busy (the mean over the cores at work),
     ``utilisation`` the busy share of each kind of unit over the whole chip."""
 
@@ -54,6 +68,7 @@ class Figures:
     launch_ns: float
     events: int
     cores: int
+    between_bytes: dict[str, int] = field(default_factory=dict)
 
     @staticmethod
     def of(name: str, timing: Any, cores: int, chip: Chip) -> Figures:
@@ -79,6 +94,7 @@ class Figures:
             timing.launch_cycles * 1e9 / chip.clock_hz,
             int(timing.events),
             cores,
+            dict(timing.between_bytes),
         )
 
     @property

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 from torch_loom.arch import Chip
@@ -24,6 +24,7 @@ class Timing(Protocol):
     ddr_read_bytes: int
     ddr_write_bytes: int
     bottleneck: str
+    between_bytes: Mapping[str, int]
 
 
 class Plan(Protocol):
@@ -45,7 +46,7 @@ class LaunchRecord(Protocol):
     name: str
     plan: Plan
     args: Sequence[int | float]
-    call: Sequence[tuple[int, int] | int | float]
+    call: Sequence[tuple[int, ...] | int | float]
     origin: str
 
 
@@ -59,6 +60,7 @@ class LaunchRow:
     sfu_util: float
     ddr_bytes: int
     bottleneck: str
+    between_bytes: dict[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, name: str, timing: Timing) -> LaunchRow:
@@ -70,6 +72,7 @@ class LaunchRow:
             timing.sfu_util,
             timing.ddr_read_bytes + timing.ddr_write_bytes,
             timing.bottleneck,
+            dict(timing.between_bytes),
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -93,6 +96,11 @@ def recorded_launches() -> Iterator[list[LaunchRecord]]:
         _device.clear_launch_log()
 
 
+def kept_of(call: Sequence[Any]) -> list[tuple[int, ...]]:
+    """Which buffers of a call lie between programs, with the bytes that each core keeps of them (0: in DDR)."""
+    return [(i, *x[1:]) for i, x in enumerate(call) if isinstance(x, tuple) and len(x) == 3]
+
+
 def launch_rows(records: Sequence[LaunchRecord], chip: Chip) -> list[LaunchRow]:
     """One row per launch, in order."""
     params = chip.clock_params()
@@ -100,9 +108,9 @@ def launch_rows(records: Sequence[LaunchRecord], chip: Chip) -> list[LaunchRow]:
     rows = []
     for record in records:
         kinds = [kind for _, kind, _, _ in record.plan.args]
-        # Addresses only shift a program in memory; the other numbers decide what it does.
+        # Addresses only shift a program in memory; the other numbers decide what it does, and what is kept in LX.
         numbers = [x for x, kind in zip(record.args, kinds, strict=True) if kind != ArgKind.BUFFER]
-        key = (record.plan.name, record.plan.address, *numbers)
+        key = (record.plan.name, record.plan.address, *numbers, *kept_of(record.call))
         if key not in known:
             known[key] = LaunchRow.of(record.plan.name, record.plan.time(record, params))
         rows.append(known[key])

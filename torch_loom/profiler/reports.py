@@ -10,7 +10,7 @@ from typing import Any
 from torch_loom import arch
 from torch_loom.arch import Chip
 from torch_loom.profiler.advice import Change, advise
-from torch_loom.profiler.figures import ENERGY_PARAMETERS, Figures
+from torch_loom.profiler.figures import ENERGY_PARAMETERS, Figures, ddr_bytes_saved, lx_hit_rate
 from torch_loom.profiler.roofline import Position, position
 from torch_loom.profiler.subject import Subject
 from torch_loom.profiler.why import why
@@ -41,6 +41,8 @@ class Entry:
             "total_ns": self.total_ns,
             "why": self.why,
             "ddr_bytes": figures.ddr_bytes,
+            "lx_hit_rate": lx_hit_rate(figures.between_bytes),
+            "ddr_bytes_saved": ddr_bytes_saved(figures.between_bytes),
             "energy_uj": figures.energy_uj,
             "roofline": self.position.as_dict(),
             "changes": [change.as_dict() for change in self.changes],
@@ -74,7 +76,7 @@ class Report:
         return out
 
     def total(self, of: str) -> dict[str, float]:
-        """Sums over all launches of a dictionary of the figures ("link_bytes" or "energy_pj")."""
+        """Sums over all launches of a dictionary of the figures ("link_bytes", "between_bytes" or "energy_pj")."""
         out: dict[str, float] = {}
         for entry in self.entries:
             for key, value in getattr(entry.figures, of).items():
@@ -106,6 +108,9 @@ class Report:
             "shares": self.mean("shares"),
             "utilisation": self.mean("utilisation"),
             "link_bytes": self.total("link_bytes"),
+            "between_bytes": self.total("between_bytes"),
+            "lx_hit_rate": lx_hit_rate(self.total("between_bytes")),
+            "ddr_bytes_saved": ddr_bytes_saved(self.total("between_bytes")),
             "energy_pj": self.total("energy_pj"),
             "energy_sources": self.energy_sources(),
             "ns_by_bottleneck": self.by_bottleneck,

@@ -18,7 +18,8 @@ from torch_loom.spyrecode.model import ArgKind, Program
 if TYPE_CHECKING:
     from torch_loom.scheduler import Options
 
-Call = Sequence[tuple[int, int] | int | float]
+# Buffers as (address, bytes), or (address, bytes, share) between programs of a job; numbers.
+Call = Sequence[tuple[int, ...] | int | float]
 _BUFFER_BYTES = 1 << 33  # addresses only need to be apart
 
 
@@ -28,7 +29,7 @@ class ClockError(ValueError):
 
 def call_of(program: Program, sizes: Mapping[str, int | float]) -> Call:
     """Arguments of a launch for given sizes; every buffer gets a range of its own. Raises ``ClockError``."""
-    call: list[tuple[int, int] | int | float] = []
+    call: list[tuple[int, ...] | int | float] = []
     for position, arg in enumerate(program.args):
         if arg.kind is ArgKind.BUFFER:
             call.append((position * _BUFFER_BYTES, _BUFFER_BYTES))

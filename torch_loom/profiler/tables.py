@@ -8,6 +8,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from torch_loom.profiler.figures import ddr_bytes_saved, lx_hit_rate
 from torch_loom.profiler.launches import LaunchRow
 from torch_loom.profiler.reports import Entry, Report
 from torch_loom.profiler.roofline import Position
@@ -59,6 +60,9 @@ def report_table(report: Report, count: int | None = None) -> Table:
     table.add_column("SFU", justify="right", footer=f"{report.mean('utilisation').get('SFU', 0.0):.1%}")
     links = report.total("link_bytes")
     table.add_column("DDR", justify="right", footer=size_text(links.get("DDR read", 0) + links.get("DDR write", 0)))
+    between = report.total("between_bytes")
+    table.add_column("LX hit", justify="right", footer=_hit(between))
+    table.add_column("DDR saved", justify="right", footer=size_text(ddr_bytes_saved(between)))
     table.add_column("energy", justify="right", footer=_energy(sum(report.total("energy_pj").values())))
     table.add_column("of roof", justify="right")
     table.add_column("critical")
@@ -72,6 +76,8 @@ def report_table(report: Report, count: int | None = None) -> Table:
             f"{figures.pt_util:.1%}",
             f"{figures.sfu_util:.1%}",
             size_text(figures.ddr_bytes * entry.launches),
+            _hit(figures.between_bytes),
+            size_text(ddr_bytes_saved(figures.between_bytes) * entry.launches),
             _energy(figures.energy_uj * 1e6 * entry.launches),
             f"{entry.position.share:.0%}",
             figures.bottleneck,
@@ -88,6 +94,7 @@ def entry_lines(entry: Entry) -> list[str]:
         f"  shares      {_shares(figures.shares)}",
         f"  units       {_shares(figures.utilisation)}",
         f"  links       {', '.join(f'{k} {size_text(v)}' for k, v in figures.link_bytes.items() if v) or 'nothing'}",
+        f"  between     {_between(figures.between_bytes)}",
         f"  energy      {_energy(figures.energy_uj * 1e6)}: {_parts(figures.energy_pj)}",
         f"  roofline    {_roof(entry.position)}",
     ]
@@ -135,6 +142,16 @@ def matrix_table(values: Sequence[Sequence[float]], title: str) -> Table:
     for number, row in enumerate(values):
         table.add_row(str(number), *(f"{value:.2f}" for value in row))
     return table
+
+
+def _between(between_bytes: Mapping[str, float]) -> str:
+    moved = ", ".join(f"{k} {size_text(v)}" for k, v in between_bytes.items() if v)
+    return f"{moved} of buffers that programs of a job pass on" if moved else "no buffers passed on by programs"
+
+
+def _hit(between_bytes: Mapping[str, float]) -> str:
+    rate = lx_hit_rate(between_bytes)
+    return "-" if rate is None else f"{rate:.0%}"
 
 
 def _shares(values: Mapping[str, float]) -> str:
