@@ -30,7 +30,7 @@ from .record import SFU_CYCLES
 from .runtime import chip_name
 from .tiles import Tiles
 from .values import Value, register_kind
-from .write import bound_for, emit_nodes, size_symbols
+from .write import declare, emit_nodes, size_symbols
 
 
 @dataclass
@@ -104,14 +104,13 @@ def _operations(nodes: Sequence[SchedulerNode]) -> float:
     return sum(SFU_CYCLES.get(str(x.target), 1.0) for x in calls if x.target not in moves)
 
 
-def emit_chain(chain: Chain, name: str, arguments: Sequence[str], removed: set[str]) -> tuple[str, list[sympy.Symbol]]:
+def emit_chain(chain: Chain, name: str, arguments: Sequence[str], removed: set[str]) -> tuple[str, list[sympy.Expr]]:
     """KTIR of a chain, as ``write.emit_kernel`` for a plain kernel."""
     first, second = chain.first, chain.second
     b = KernelBuilder(name, second.cores)
     bases = {a: b.buffer(f"a{i}") for i, a in enumerate(arguments)}
     symbols = sorted({*size_symbols(first, arguments), *size_symbols(second, arguments)}, key=str)
-    sizes = {s: b.size(str(s), bound_for(second, s)) for s in symbols}
-    scalars = {}
+    sizes, scalars, passed = declare(b, symbols, second)
     for i, scalar in enumerate(dict.fromkeys([*first.record.scalars, *second.record.scalars])):
         dtype = host_scalar(scalar)
         assert dtype is not None
@@ -129,7 +128,7 @@ def emit_chain(chain: Chain, name: str, arguments: Sequence[str], removed: set[s
         outer.prologue = lambda: _hidden(chain, inner, outer)
         with V.set_ops_handler(outer):
             emit_nodes(outer)
-    return b.text(), symbols
+    return b.text(), passed
 
 
 def _hidden(chain: Chain, inner: Emitter, outer: Emitter) -> None:

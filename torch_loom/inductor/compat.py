@@ -86,6 +86,7 @@ __all__ = [
     "buffer_of",
     "compile_graph_module",
     "config",
+    "dense_strides",
     "get_fused_kernel_name",
     "get_hash_for_files",
     "get_kernel_metadata",
@@ -122,38 +123,41 @@ class SizeVars:
         """Simplify FloorDiv and ModularIndexing knowing that each symbol lies in [0, range)."""
         return V.graph.sizevars.simplify_with_ranges(expr, ranges)
 
-    def upper_bound(self, symbol: sympy.Symbol) -> int | None:
-        """Largest value the symbol may take, None when it is unbounded."""
+    def limits(self, symbol: sympy.Symbol) -> tuple[int | None, int | None]:
+        """Lowest and highest value that the symbol may take, None where there is no bound."""
         env = V.graph.sizevars.shape_env
         found = env.var_to_range.get(symbol) if env is not None else None
-        if found is None or not isinstance(found.upper, (int, sympy.Integer)):
-            return None
-        return int(found.upper)
+        ends = (found.lower, found.upper) if found is not None else (None, None)
+        low, high = (int(v) if isinstance(v, (int, sympy.Integer)) else None for v in ends)
+        return low, high
+
+    def upper_bound(self, symbol: sympy.Symbol) -> int | None:
+        """Largest value the symbol may take, None when it is unbounded."""
+        return self.limits(symbol)[1]
 
     def span(self, expr: sympy.Expr, below: dict[sympy.Symbol, sympy.Expr]) -> tuple[int, int]:
         """Lowest and highest value of an integer expression whose symbols ``below`` lie in [0, their bound). A size
-        without a known maximum counts as 2^31 - 1, which launches check; unbounded results come out as +-2^63."""
+        without a bound counts as one of 32 bits, which launches check; unbounded results come out as +-2^63."""
         from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
-        most, endless = 2**31 - 1, 2**63
-        env = V.graph.sizevars.shape_env
-        known = env.var_to_range if env is not None else {}
+        lowest, highest, endless = -(2**31), 2**31 - 1, 2**63
 
-        def top(size: sympy.Expr) -> int:
-            found = bound_sympy(sympy.sympify(size), {s: ranges(s) for s in sympy.sympify(size).free_symbols}).upper
-            return min(int(found), most) if isinstance(found, (int, sympy.Integer)) else most
+        def ends(found: Any, low: int, high: int) -> tuple[int, int]:
+            values = zip((found.lower, found.upper), (low, high), strict=True)
+            low, high = (int(v) if isinstance(v, (int, sympy.Integer)) else other for v, other in values)
+            return low, high
+
+        def bound(wanted: sympy.Expr) -> Any:
+            return bound_sympy(wanted, {s: ranges(s) for s in wanted.free_symbols})
 
         def ranges(symbol: sympy.Symbol) -> Any:
             if symbol in below:
-                return ValueRanges(0, max(top(below[symbol]) - 1, 0))
-            found = known.get(symbol)
-            low, high = (found.lower, found.upper) if found is not None else (-endless, endless)
-            whole = [int(v) if isinstance(v, (int, sympy.Integer)) else None for v in (low, high)]
-            return ValueRanges(0 if whole[0] is None else whole[0], most if whole[1] is None else min(whole[1], most))
+                top = ends(bound(sympy.sympify(below[symbol])), 0, highest)[1]
+                return ValueRanges(0, max(min(top, highest) - 1, 0))
+            low, high = self.limits(symbol)
+            return ValueRanges(lowest if low is None else low, highest if high is None else min(high, highest))
 
-        found = bound_sympy(expr, {s: ranges(s) for s in expr.free_symbols})
-        low, high = (int(v) if isinstance(v, (int, sympy.Integer)) else None for v in (found.lower, found.upper))
-        return -endless if low is None else low, endless if high is None else high
+        return ends(bound(expr), -endless, endless)
 
     def equal(self, a: sympy.Expr, b: sympy.Expr) -> bool:
         """Are the two expressions equal for all sizes?"""
@@ -237,6 +241,14 @@ def real_place(name: str) -> tuple[str, sympy.Expr]:
     return whole, start + layout.view.get_layout().offset
 
 
+def dense_strides(expr: sympy.Expr) -> sympy.Expr:
+    """An index or stride without the Max(1, size) of torch's strides: it differs only where a buffer is empty."""
+    return expr.replace(
+        lambda e: isinstance(e, Max) and len(e.args) == 2 and sympy.Integer(1) in e.args,
+        lambda e: next((a for a in e.args if a != 1), sympy.Integer(1)),
+    )
+
+
 def buffer_of(name: str) -> tuple[list[sympy.Expr], list[sympy.Expr], torch.dtype]:
     """Sizes, strides and dtype of a buffer or graph input."""
     if name in V.graph.constants:
@@ -247,7 +259,8 @@ def buffer_of(name: str) -> tuple[list[sympy.Expr], list[sympy.Expr], torch.dtyp
     if node is None:
         raise RuntimeError(f"buffer {name} is unknown to the graph")
     layout = node.get_layout()
-    return list(layout.size), list(layout.stride), layout.dtype
+    strides = [dense_strides(sympy.sympify(s)) for s in layout.stride]
+    return list(layout.size), strides, layout.dtype
 
 
 def buffer_numel(name: str) -> sympy.Expr:

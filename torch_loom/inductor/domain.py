@@ -46,10 +46,24 @@ def _exact_div(a: sympy.Expr, b: sympy.Expr) -> sympy.Expr | None:
     try:
         whole = sympy.Poly(a, *generators, domain=sympy.ZZ)
         part = sympy.Poly(b, *generators, domain=sympy.ZZ)
-    except sympy.PolynomialError:  # FloorDiv and its kind are no polynomials
-        return sympy.Integer(1) if a == b else None
+    except sympy.PolynomialError:  # FloorDiv and its kind are no polynomials, but may be factors of one
+        if a == b:
+            return sympy.Integer(1)
+        names: dict[sympy.Expr, sympy.Symbol] = {}
+        whole, part = _as_polynomial(a, names), _as_polynomial(b, names)
+        found = _exact_div(whole, part) if names and part.free_symbols else None
+        return found.xreplace({v: k for k, v in names.items()}) if found is not None else None
     quotient, rest = sympy.div(whole, part, auto=False)
     return quotient.as_expr() if rest.is_zero else None
+
+
+def _as_polynomial(expr: sympy.Expr, names: dict[sympy.Expr, sympy.Symbol]) -> sympy.Expr:
+    """The expression with a name from ``names``, which grows, for every function in it."""
+    if expr.is_Symbol or expr.is_Integer:
+        return expr
+    if expr.is_Add or expr.is_Mul or (expr.is_Pow and expr.exp.is_Integer and expr.exp > 0):
+        return expr.func(*(_as_polynomial(a, names) for a in expr.args))
+    return names.setdefault(expr, sympy.Symbol(f"function{len(names)}", integer=True))
 
 
 def hint(expr: sympy.Expr | int) -> int:

@@ -17,7 +17,7 @@ import torch
 from ..ktir.builder import Carried, KernelBuilder, Tensor
 from . import random
 from .access import Access, format_of, geometry, resolve
-from .compat import buffer_of, host_scalar, real_place
+from .compat import buffer_of, dense_strides, host_scalar, real_place
 from .domain import Dim
 from .errors import Unsupported
 from .folds import COMBINERS, fold, fold_block, welford
@@ -59,7 +59,7 @@ class Emitter(IndexHandler):
 
     def _access(self, name: str, index: sympy.Expr) -> Access:
         name, start = real_place(name)
-        index = simplified(index + start, self.plan.dims)
+        index = simplified(dense_strides(index + start), self.plan.dims)
         limits = self.guards.get((name, index), {}) if self.masks else None
         sizes = {s: g.size for s, g in self.gathered.items()}
         return resolve(geometry(name), index, self.plan.dims, sizes, limits)
@@ -68,7 +68,7 @@ class Emitter(IndexHandler):
         if name in self.stored:
             return self.stored[name]
         if name in self.tiles.scalars:
-            return self._typed(Value(self.tiles.scalars[name], ()), host_scalar(name))
+            return self._typed(self.launched(name), host_scalar(name))
         key = (name, sympy.expand(index), *map(id, self.masks))
         if key not in self.loaded:
             self.loaded[key] = self._load(self._access(name, index))

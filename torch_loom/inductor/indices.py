@@ -12,7 +12,7 @@ import torch
 from ..ktir.builder import Dim as Num
 from ..ktir.builder import KernelBuilder
 from .access import Access
-from .compat import DefaultHandler, number_kind, sizevars
+from .compat import DefaultHandler, Identity, number_kind, sizevars
 from .domain import Dim, exact_div, linear
 from .errors import Unsupported
 from .irregular import masked_index
@@ -23,8 +23,22 @@ from .tiles import GatherIndex, Tiles
 from .values import Algebra, Number, Operand, Value, register_kind
 from .wide import FULL, Span, checked, fits, from_float, held, plain, span_of
 
-# sympy's classes of arithmetic on numbers.
-NUMBER_OPS = {"Add": "add", "Mul": "mul", "Pow": "pow", "FloatPow": "pow", "FloatTrueDiv": "truediv", "ToFloat": "cast"}
+# sympy's classes of arithmetic on integers, and on numbers.
+INTEGER_OPS = {
+    "Add": "add", "Mul": "mul", "FloorDiv": "floordiv", "Mod": "remainder", "PythonMod": "remainder", "Max": "maximum",
+    "Min": "minimum", "Abs": "abs",
+}  # fmt: skip
+FLOAT_OPS = {"FloatPow": "pow", "FloatTrueDiv": "truediv", "IntTrueDiv": "truediv", "ToFloat": "cast"}
+NUMBER_OPS = {**INTEGER_OPS, **FLOAT_OPS, "Pow": "pow", "PowByNatural": "pow", "TruncToInt": "trunc"}
+OPAQUE = "OpaqueUnaryFn_"  # a function of Python's math module, such as the square root of a size
+
+
+def is_number(expr: sympy.Expr) -> bool:
+    """Is the expression arithmetic on numbers that a launch passes, or on floats, rather than on sizes?"""
+    if any(number_kind(s) for s in expr.free_symbols) or expr.has(sympy.Float):
+        return True
+    names = {type(part).__name__ for part in sympy.preorder_traversal(expr)}
+    return any(n in FLOAT_OPS or n.startswith(OPAQUE) for n in names)
 
 
 @dataclass
@@ -135,7 +149,7 @@ class IndexHandler(DefaultHandler):
 
     def index_expr(self, expr: sympy.Expr, dtype: torch.dtype) -> Operand:
         expr = sympy.sympify(expr)
-        if any(number_kind(s) for s in expr.free_symbols) or expr.has(sympy.Float):
+        if is_number(expr):
             return self.converted(self._number_value(expr), dtype)
         expr = simplified(expr, self.plan.dims)
         if dtype != torch.int64:
@@ -167,23 +181,34 @@ class IndexHandler(DefaultHandler):
             found = self.tiles.scalars.get(expr.name)
             if found is None:
                 return held(self.index_value(expr), self._span(expr))
-            value = Value(found, ())
+            value = self.launched(expr.name)
             return held(value) if value.kind == "i32" else value  # a Python int has 64 bits
-        name = NUMBER_OPS.get(type(expr).__name__)
-        if name is None:
-            raise Unsupported(f"number {expr}")
+        kind = type(expr).__name__
+        name = kind.removeprefix(OPAQUE) if kind.startswith(OPAQUE) else NUMBER_OPS.get(kind)
         args = [self._number_value(a) for a in expr.args]
         if name == "cast":
             return self.algebra.cast(args[0], "f32")
+        if name is not None and len(args) == 1:
+            one = elementwise(self.algebra, name, args)
+            if one is not None:
+                return self.converted(one, torch.int64) if name == "trunc" else one
+        if name is None or len(args) == 1:
+            raise Unsupported(f"number {expr}")
         out = args[0]
         for a in args[1:]:
             out = elementwise(self.algebra, name, [out, a])  # type: ignore[assignment]
         return out
 
+    def launched(self, name: str) -> Value:
+        """A number that the launch passes; a float may be infinite."""
+        value = Value(self.tiles.scalars[name], ())
+        self.algebra.infinite |= value.kind == "f32"
+        return value
+
     def index_value(self, expr: sympy.Expr, exact: bool = False) -> Operand:
         """An integer expression over the dims of the kernel and gathered values as an i32 value; as an int64 if it is
         to be ``exact``."""
-        expr = sympy.sympify(expr)
+        expr = sympy.sympify(expr).replace(Identity, lambda x: x)
         if expr in self.gathered:
             return self._wrapped(self.gathered[expr])
         parts = None if expr.free_symbols & set(self.gathered) else linear(expr, self.plan.dims)
@@ -192,15 +217,6 @@ class IndexHandler(DefaultHandler):
         return self._affine_index(*parts, exact)
 
     def _computed_index(self, expr: sympy.Expr, exact: bool) -> Operand:
-        names = {
-            "FloorDiv": "floordiv",
-            "Mod": "remainder",
-            "PythonMod": "remainder",
-            "Add": "add",
-            "Mul": "mul",
-            "Max": "maximum",
-            "Min": "minimum",
-        }
         kind = type(expr).__name__
         args = list(expr.args)
         if kind == "Add":  # what is affine is one sum
@@ -210,13 +226,13 @@ class IndexHandler(DefaultHandler):
         if kind == "ModularIndexing":
             q = elementwise(self.algebra, "floordiv", values[:2])
             return elementwise(self.algebra, "remainder", [q, values[2]])  # type: ignore[return-value,list-item]
-        if kind not in names and kind != "Abs":
+        if kind not in INTEGER_OPS:
             raise Unsupported(f"index expression {expr}")
         if kind == "Abs":
             return elementwise(self.algebra, "abs", values)  # type: ignore[return-value]
         out = values[0]
         for v in values[1:]:
-            out = elementwise(self.algebra, names[kind], [out, v])  # type: ignore[assignment]
+            out = elementwise(self.algebra, INTEGER_OPS[kind], [out, v])  # type: ignore[assignment]
         return out
 
     def _affine_index(self, coefficients: dict[Dim, sympy.Expr], constant: sympy.Expr, exact: bool) -> Operand:

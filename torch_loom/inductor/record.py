@@ -9,7 +9,7 @@ from typing import Any
 import sympy
 import torch
 
-from .compat import DefaultHandler, Identity, SchedulerNode, V, host_scalar, real_place, sizevars
+from .compat import DefaultHandler, Identity, SchedulerNode, V, dense_strides, host_scalar, real_place, sizevars
 from .domain import Dim, Misaligned, exact_div, linear, variables
 
 
@@ -302,5 +302,5 @@ def record(
         with V.set_ops_handler(handler):
             node._body(*node_variables(node, numel, rnumel, dims))
         for t in out.touches[start:]:
-            t.index = simplified(t.index, dims)
+            t.index = simplified(dense_strides(t.index), dims)
     return out

@@ -44,7 +44,7 @@ class GatherIndex:
 class Tiles:
     """Start and block of every dim inside the current loops, and emission of accesses with them."""
 
-    def __init__(self, builder: KernelBuilder, sizes: dict[sympy.Symbol, Index]) -> None:
+    def __init__(self, builder: KernelBuilder, sizes: dict[sympy.Expr, Num]) -> None:
         self.b = builder
         self.sizes = sizes
         self.start: dict[Dim, Num] = {}
@@ -64,10 +64,10 @@ class Tiles:
         expr = sympy.sympify(expr)
         if expr.is_Integer:
             return int(expr)
-        if isinstance(expr, sympy.Symbol):
-            if expr not in self.sizes:
-                raise Unsupported(f"size {expr} is not known when the kernel starts")
+        if expr in self.sizes:
             return self.sizes[expr]
+        if isinstance(expr, sympy.Symbol):
+            raise Unsupported(f"size {expr} is not known when the kernel starts")
         args = [self.number(a) for a in expr.args]
         two: dict[type, Callable[[Num, Num], Num]] = {
             FloorDiv: self.b.floordiv,

@@ -8,9 +8,20 @@ from contextlib import ExitStack
 import sympy
 
 from ..ktir.builder import Dim as Num
-from ..ktir.builder import KernelBuilder
+from ..ktir.builder import KernelBuilder, Tensor
 from .access import geometry
-from .compat import V, host_scalar, number_kind, sizevars
+from .compat import (
+    CeilDiv,
+    FloorDiv,
+    Max,
+    Mod,
+    ModularIndexing,
+    PythonMod,
+    V,
+    host_scalar,
+    number_kind,
+    sizevars,
+)
 from .domain import Dim
 from .emit import Emitter
 from .folds import reduce_by_blocks
@@ -24,20 +35,12 @@ from .values import register_kind
 
 def emit_kernel(
     plan: KernelPlan, name: str, arguments: Sequence[str], removed: set[str]
-) -> tuple[str, list[sympy.Symbol]]:
-    """KTIR text of a kernel whose buffers are ``arguments`` in call order, and the size symbols that
+) -> tuple[str, list[sympy.Expr]]:
+    """KTIR text of a kernel whose buffers are ``arguments`` in call order, and the sizes and numbers that
     follow them."""
     b = KernelBuilder(name, plan.cores)
     bases = {a: b.buffer(f"a{i}") for i, a in enumerate(arguments)}
-    symbols = size_symbols(plan, arguments)
-    bounds = [bound_for(plan, s) for s in symbols]
-    sizes, numbers = {}, {}
-    for s, bound in zip(symbols, bounds, strict=True):
-        kind = number_kind(s)
-        if kind is None:
-            sizes[s] = b.size(str(s), bound)
-        else:
-            numbers[s.name] = b.scalar(s.name, kind)
+    sizes, numbers, passed = declare(b, size_symbols(plan, arguments), plan)
     tiles = Tiles(b, sizes)
     tiles.scalars.update(numbers)
     for i, scalar in enumerate(plan.record.scalars):
@@ -55,7 +58,33 @@ def emit_kernel(
             _enter_items(plan, tiles, stack)
         with V.set_ops_handler(emitter):
             emit_nodes(emitter)
-    return b.text(), symbols
+    return b.text(), passed
+
+
+def declare(
+    b: KernelBuilder, wanted: Sequence[sympy.Expr], plan: KernelPlan
+) -> tuple[dict[sympy.Expr, Num], dict[str, Tensor], list[sympy.Expr]]:
+    """The sizes and the numbers (by name) of a kernel, as arguments, and what a call passes for them.
+
+    A size may not be negative, so an integer that may be (a Python int, an item of a tensor) is passed as two
+    sizes, of which it is the difference."""
+    sizes: dict[sympy.Expr, Num] = {}
+    numbers: dict[str, Tensor] = {}
+    passed: list[sympy.Expr] = []
+    extents = {d.extent for d in plan.dims}
+    for k, s in enumerate(wanted):
+        name = s.name if isinstance(s, sympy.Symbol) else f"e{k}"
+        kind = number_kind(s) if isinstance(s, sympy.Symbol) else None
+        if kind is not None:
+            numbers[name] = b.scalar(name, kind)
+        elif s not in extents and sizevars().span(s, {})[0] < 0:
+            sizes[s] = b.sub(b.size(f"{name}_above"), b.size(f"{name}_below"))
+            passed += [Max(0, s), Max(0, -s)]
+            continue
+        else:
+            sizes[s] = b.size(name, bound_for(plan, s) if isinstance(s, sympy.Symbol) else None)
+        passed.append(s)
+    return sizes, numbers, passed
 
 
 def emit_nodes(emitter: Emitter) -> None:
@@ -86,17 +115,35 @@ def bound_for(plan: KernelPlan, symbol: sympy.Symbol) -> int | None:
     return sizevars().upper_bound(symbol)
 
 
-def size_symbols(plan: KernelPlan, arguments: Sequence[str]) -> list[sympy.Symbol]:
-    """Size symbols that the kernel needs, in a fixed order."""
+# Functions of sizes that kernels do not compute: the host does.
+HOST_FUNCTIONS = {"TruncToInt", "FloorToInt", "CeilToInt", "RoundToInt"}
+
+
+def _host_parts(expr: sympy.Expr, own: set[sympy.Symbol]) -> set[sympy.Expr]:
+    """Symbols of a size expression, and those parts of it that the host computes: conversions of floats, and
+    quotients by what may be negative. Symbols in ``own`` are dims of the kernel."""
+    if isinstance(expr, sympy.Symbol):
+        return set() if expr in own else {expr}
+    divides = isinstance(expr, (FloorDiv, CeilDiv, Mod, PythonMod, ModularIndexing))
+    if not expr.free_symbols & own and (
+        type(expr).__name__ in HOST_FUNCTIONS or (divides and sizevars().span(expr.args[1], {})[0] < 0)
+    ):
+        return {expr}
+    return {part for a in expr.args for part in _host_parts(a, own)}
+
+
+def size_symbols(plan: KernelPlan, arguments: Sequence[str]) -> list[sympy.Expr]:
+    """Sizes and numbers that the kernel needs, in a fixed order: symbols, and expressions that the host computes."""
     own = {d.symbol for d in plan.dims}
-    found: set[sympy.Symbol] = {s for s in plan.record.values if s not in own}
+    found: set[sympy.Expr] = {s for s in plan.record.values if s not in own}
     for d in plan.dims:
-        found |= sympy.sympify(d.extent).free_symbols
+        parts = _host_parts(sympy.sympify(d.extent), own)
+        found |= parts if all(isinstance(p, sympy.Symbol) for p in parts) else parts | {d.extent}
     for t in plan.record.touches:
-        found |= {s for s in t.index.free_symbols if s not in own and s not in t.indirect}
+        found |= _host_parts(t.index, own | set(t.indirect))
     for a in arguments:
         for h in geometry(a).dims:
-            found |= h.extent.free_symbols
+            found |= _host_parts(sympy.sympify(h.extent), own)
     return sorted((s for s in found if not str(s).startswith("gathered")), key=str)
 
 
