@@ -13,7 +13,7 @@ import torch
 from reference_target import ReferenceTarget, installed, patience
 
 FIRST = int(os.environ.get("LOOM_FIRST", "0"))
-PROGRAMS = int(os.environ.get("LOOM_PROGRAMS", "40"))
+PROGRAMS = int(os.environ.get("LOOM_PROGRAMS", "15"))
 STEPS = 12
 
 
