@@ -9,14 +9,17 @@
 namespace at::native {
 namespace {
 
-int64_t choose_overrideable(const Tensor&, const Tensor&, const Tensor&, const std::optional<Tensor>&, double,
-                            bool, std::optional<double>, bool) {
-  return static_cast<int64_t>(sdp::SDPBackend::overrideable);
+/// The whole operator has no gradient; what is to be differentiated is taken apart.
+int64_t choose_backend(const Tensor& query, const Tensor& key, const Tensor& value,
+                       const std::optional<Tensor>&, double, bool, std::optional<double>, bool) {
+  const bool differentiated =
+      at::GradMode::is_enabled() && (query.requires_grad() || key.requires_grad() || value.requires_grad());
+  return static_cast<int64_t>(differentiated ? sdp::SDPBackend::math : sdp::SDPBackend::overrideable);
 }
 
 }  // namespace
 
-REGISTER_PRIVATEUSE1_DISPATCH(_fused_sdp_choice_stub, &choose_overrideable)
+REGISTER_PRIVATEUSE1_DISPATCH(_fused_sdp_choice_stub, &choose_backend)
 
 }  // namespace at::native
 

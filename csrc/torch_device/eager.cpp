@@ -194,11 +194,15 @@ void run_operator(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const Program* program = entry ? accepted(*entry, call) : nullptr;
   if (program == nullptr && !(entry && entry->refused)) {
     const std::string structural = key.substr(0, key.size() - 1), whole_key = key;
-    Answer answer = compile(site, op, arguments, structural, call, entry);
-    if (!answer.doubt.empty()) return ask_host(site, op, stack, whole_key, structural, answer.doubt);
-    entry = std::move(answer.entry);
-    if (entry) remember(*site.table, whole_key, entry);
-    program = entry ? accepted(*entry, call) : nullptr;
+    // Programs from the disk may all be for other sizes: then one more is compiled.
+    for (int i = 0; i < 2 && program == nullptr && !(entry && entry->refused); ++i) {
+      Answer answer = compile(site, op, arguments, structural, call, entry);
+      if (!answer.doubt.empty()) return ask_host(site, op, stack, whole_key, structural, answer.doubt);
+      entry = std::move(answer.entry);
+      if (entry) remember(*site.table, whole_key, entry);
+      program = entry ? accepted(*entry, call) : nullptr;
+      if (!entry) break;  // this is no time to compile
+    }
   } else {
     hits.fetch_add(1, std::memory_order_relaxed);
   }

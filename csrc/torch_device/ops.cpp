@@ -1,4 +1,4 @@
-// Operators of the device that are not kernels: factories, views, copies, fills, random fills, and the
+// Operators of the device that are not kernels: factories, views, copies, fills, and the
 // fallback that runs everything else on the host.
 #include <ATen/EmptyTensor.h>
 #include <ATen/MemoryOverlap.h>
@@ -7,16 +7,16 @@
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/as_strided_native.h>
-#include <ATen/ops/bitwise_and.h>
 #include <ATen/ops/clone_native.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/is_set_to_native.h>
+#include <ATen/ops/linspace.h>
+#include <ATen/ops/logspace.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/unfold_native.h>
 #include <ATen/ops/view_native.h>
 #include <torch/library.h>
 
-#include <limits>
 #include <string>
 
 #include "torch_device/backend.h"
@@ -206,13 +206,24 @@ at::Tensor& fill_tensor(at::Tensor& self, const at::Tensor& value) {
 }
 at::Tensor& zero_(at::Tensor& self) { return fill_scalar(self, 0); }
 
-/// Counting sequences are made on the host: they have no input on the device.
-at::Tensor& arange_out(const at::Scalar& start, const at::Scalar& end, const at::Scalar& step,
-                       at::Tensor& out) {
-  const at::Tensor host = at::arange(start, end, step, out.options().device(at::kCPU));
+/// Sequences are made on the host: they have no input on the device.
+at::Tensor& sequence(at::Tensor& out, const at::Tensor& host) {
   at::native::resize_output(out, host.sizes());
   copy_private(out, host);
   return out;
+}
+at::Tensor& arange_out(const at::Scalar& start, const at::Scalar& end, const at::Scalar& step,
+                       at::Tensor& out) {
+  return sequence(out, at::arange(start, end, step, out.options().device(at::kCPU)));
+}
+
+at::Tensor& linspace_out(const at::Scalar& start, const at::Scalar& end, std::int64_t steps,
+                         at::Tensor& out) {
+  return sequence(out, at::linspace(start, end, steps, out.options().device(at::kCPU)));
+}
+at::Tensor& logspace_out(const at::Scalar& start, const at::Scalar& end, std::int64_t steps, double base,
+                         at::Tensor& out) {
+  return sequence(out, at::logspace(start, end, steps, base, out.options().device(at::kCPU)));
 }
 
 at::Scalar local_scalar(const at::Tensor& self) {
@@ -224,50 +235,6 @@ at::Scalar local_scalar(const at::Tensor& self) {
 
 void record_stream(at::Tensor& self, c10::Stream stream) {
   device_allocator().recordStream(self.storage().data_ptr(), stream);
-}
-
-// ---- random fills: drawn on the host from the card's generator, so that seeds mean what they mean there
-// ----
-
-template <typename Draw>
-at::Tensor& random_fill(at::Tensor& self, const Opt<at::Generator>& g, Draw draw) {
-  if (self.numel() == 0) return self;
-  at::Tensor host = at::empty(self.sizes(), self.options().device(at::kCPU));
-  draw(host, host_generator(g, self.device().index()));
-  copy_private(self, host);
-  return self;
-}
-at::Tensor& normal_(at::Tensor& self, double mean, double std, Opt<at::Generator> g) {
-  return random_fill(self, g, [&](at::Tensor& t, const at::Generator& cpu) { t.normal_(mean, std, cpu); });
-}
-at::Tensor& uniform_(at::Tensor& self, double from, double to, Opt<at::Generator> g) {
-  return random_fill(self, g, [&](at::Tensor& t, const at::Generator& cpu) { t.uniform_(from, to, cpu); });
-}
-at::Tensor& random_(at::Tensor& self, Opt<at::Generator> g) {
-  return random_fill(self, g, [&](at::Tensor& t, const at::Generator& cpu) {
-    t.random_(cpu);
-    // The same draws as on the CPU, so that what follows stays in step; an int64 keeps the bits it can.
-    if (t.scalar_type() == at::kLong) t.bitwise_and_(std::numeric_limits<std::int32_t>::max());
-  });
-}
-
-/// Bounds of a draw [from, to) of int64 must be values that the device can hold.
-void check_draw(const at::Tensor& self, std::int64_t from, Opt<std::int64_t> to) {
-  using Limits = std::numeric_limits<std::int32_t>;
-  if (self.scalar_type() != at::kLong || (to.has_value() && *to <= from)) return;
-  TORCH_CHECK(from >= Limits::min() && to.has_value() && *to - 1 <= Limits::max(),
-              "Spyre backend does not support: random_ of torch.int64 in [", from, ", ",
-              to.has_value() ? std::to_string(*to) : "2**63",
-              "); the device holds it as 32-bit integers, draw in [", Limits::min(), ", 2**31)");
-}
-
-at::Tensor& random_from(at::Tensor& self, std::int64_t from, Opt<std::int64_t> to, Opt<at::Generator> g) {
-  check_draw(self, from, to);
-  return random_fill(self, g, [&](at::Tensor& t, const at::Generator& cpu) { t.random_(from, to, cpu); });
-}
-at::Tensor& random_to(at::Tensor& self, std::int64_t to, Opt<at::Generator> g) {
-  check_draw(self, 0, to);
-  return random_fill(self, g, [&](at::Tensor& t, const at::Generator& cpu) { t.random_(to, cpu); });
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
@@ -290,13 +257,10 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("fill_.Tensor", &fill_tensor);
   m.impl("zero_", &zero_);
   m.impl("arange.start_out", &arange_out);
+  m.impl("linspace.out", &linspace_out);
+  m.impl("logspace.out", &logspace_out);
   m.impl("_local_scalar_dense", &local_scalar);
   m.impl("record_stream", &record_stream);
-  m.impl("normal_", &normal_);
-  m.impl("uniform_", &uniform_);
-  m.impl("random_", &random_);
-  m.impl("random_.from", &random_from);
-  m.impl("random_.to", &random_to);
 }
 
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {

@@ -103,6 +103,10 @@ def page(record: Record) -> str:
         failed = {n: r for n, r in sorted(run["operators"].items()) if r[0] not in ("pass", "untried", "skip")}
         lines += ["", f"## {section}: what does not pass", "", "| operator | result | reason |", "|---|---|---|"]
         lines += [f"| `{n}` | {r[0]} | {_cell(r[1])} |" for n, r in failed.items()]
+    ran = sorted(
+        {c for s, run in record.items() if s.startswith("eager") for r in run["operators"].values() for c in r[2]}
+    )
+    lines += ["", f"## The {len(ran)} aten operators that ran in eager mode", "", ", ".join(f"`{c}`" for c in ran)]
     lines += ["", "## All", "", "| operator | " + " | ".join(record) + " |", "|---" * (len(record) + 1) + "|"]
     for n in sorted({n for run in record.values() for n in run["operators"]}):
         cells = [run["operators"].get(n, ["-"])[0] for run in record.values()]

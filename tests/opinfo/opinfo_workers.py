@@ -9,7 +9,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-SECONDS = 120  # of processor time per operator: a busy machine does not make a hang
+SECONDS = 60  # of processor time per operator: a busy machine does not make a hang
 WAITS = 20  # times as long on the clock, for a process that waits for ever
 Row = list[Any]  # status, reason, aten operators
 
@@ -17,6 +17,7 @@ Row = list[Any]  # status, reason, aten operators
 def _worker(pipe: Any) -> None:
     os.environ["TORCH_LOOM_FALLBACK"] = "error"
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+    os.environ["TORCH_LOOM_COMPILE_WORKERS"] = "0"  # what takes too long is killed with this process
     warnings.simplefilter("ignore")
     import opinfo_samples
     import torch

@@ -103,7 +103,7 @@ def main() -> int:
     parser.add_argument("--mode", nargs="+", choices=("eager", "compile"), default=["eager"])
     parser.add_argument("--dtype", nargs="+", choices=DTYPES, default=["float16", "float32"])
     parser.add_argument("--match", default="", help="only operators whose name this expression finds")
-    parser.add_argument("--samples", type=int, default=2, help="samples of an operator, at most")
+    parser.add_argument("--samples", type=int, default=1, help="samples of an operator, at most")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--again", nargs="*", default=[], choices=KINDS, help="run operators with these results again")
     parser.add_argument("--fresh", action="store_true", help="run all operators again")

@@ -184,11 +184,17 @@ def _compile(target: Target, op: Any, arguments: Sequence[Any], have: Sequence[P
             first = first or Refusal(f"{type(error).__name__}: {error}")
             continue
         except graph.ARGUMENT_ERRORS as error:
-            return f"{type(error).__name__}: {error}"
+            if special:  # not for want of numbers in place of symbols
+                return f"{type(error).__name__}: {error}"
+            first = Refusal(f"{type(error).__name__}: {error}")
+            continue
         if not traced.tensors_used:
             return Refusal("the result does not depend on a tensor of the device")
         made = target.compile_graph(traced.module, traced.inputs, traced.integers)
-        if isinstance(made, Program):
-            return replace(made, guards=traced.guards, special=special)
+        try:
+            if isinstance(made, Program):
+                return replace(made, guards=traced.guards, special=special)
+        except graph.Untraceable as error:
+            made = Refusal(str(error))
         first = first or made
     return first or Refusal("no program")

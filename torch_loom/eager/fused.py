@@ -172,7 +172,7 @@ def trace(work: Pending, decompositions: dict[Any, Any]) -> graph.Graph:
             module = make_fx(call, decomposition_table=decompositions, tracing_mode="real")(*leaves)
         module.graph.eliminate_dead_code()
     graph.refuse_constants(module)
-    return graph.Graph(module, leaves, made.integers, graph.guards(made))
+    return graph.Graph(module, leaves, made.integers, made)
 
 
 @contextmanager

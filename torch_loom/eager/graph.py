@@ -86,12 +86,17 @@ def argument(described: tuple[Any, ...]) -> Any:
 @dataclass(frozen=True)
 class Graph:
     """A traced call. ``inputs`` are fake tensors, then symbolic numbers; ``integers`` names the latter's integer
-    symbols that are no sizes; ``guards`` are expressions that must be non-zero."""
+    symbols that are no sizes."""
 
     module: torch.fx.GraphModule
     inputs: list[Any]
     integers: list[str]
-    guards: list[Expr]
+    made: Inputs
+
+    @property
+    def guards(self) -> list[Expr]:
+        """Expressions that must be non-zero: what tracing, and compiling so far, assumed. Raises Untraceable."""
+        return guards(self.made)
 
     @property
     def tensors_used(self) -> bool:
@@ -205,7 +210,7 @@ def trace(op: Any, args: Sequence[Any], decompositions: dict[Any, Any], special:
             )(*leaves)
         module.graph.eliminate_dead_code()
     refuse_constants(module)
-    return Graph(module, leaves, made.integers, guards(made))
+    return Graph(module, leaves, made.integers, made)
 
 
 def refuse_constants(module: torch.fx.GraphModule) -> None:

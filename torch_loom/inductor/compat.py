@@ -189,6 +189,7 @@ def compile_graph_module(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Cal
 
     output = gm.graph.output_node()
     results = output.args[0] if isinstance(output.args[0], (tuple, list)) else (output.args[0],)
+    results = [_copied(r) for r in results]
     output.args = (tuple(results),)
     gm.recompile()
     output.meta["user_visible_output_idxs"] = list(range(len(results)))
@@ -210,6 +211,16 @@ def lines_of(nodes: Sequence[SchedulerNode]) -> list[int]:
     """``meta["line"]`` of the FX nodes that scheduler nodes compute, in order."""
     found = {o.meta["line"] for n in nodes if n.node is not None for o in n.node.get_origins() if "line" in o.meta}
     return sorted(found)
+
+
+def _copied(result: Any) -> Any:
+    """A result of a graph; a copy where it is one of the arguments."""
+    if not isinstance(result, torch.fx.Node) or result.op != "placeholder":
+        return result
+    with result.graph.inserting_before(result.graph.output_node()):
+        copy = result.graph.call_function(torch.ops.aten.clone.default, (result,))
+    copy.meta.update(result.meta)
+    return copy
 
 
 def graph_input(name: str) -> bool:

@@ -225,4 +225,6 @@ class SpyreTarget:
 def _decompositions() -> dict[Any, Any]:
     from torch._inductor.decomposition import select_decomp_table
 
-    return dict(select_decomp_table())
+    from .expand import EARLY
+
+    return {**select_decomp_table(), **EARLY}

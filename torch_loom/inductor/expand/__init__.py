@@ -16,21 +16,36 @@ import torch
 
 Expansion = Callable[..., Any]
 EXPANSIONS: dict[Any, Expansion] = {}
+EARLY: dict[Any, Expansion] = {}  # of operators whose own shape rules do not know symbols: used while tracing
 
 
-def expands(*targets: Any) -> Callable[[Expansion], Expansion]:
+def expands(*targets: Any, early: bool = False) -> Callable[[Expansion], Expansion]:
     """Register a function as the meaning of aten overloads, or of operators of other libraries by their names."""
 
     def register(fn: Expansion) -> Expansion:
         for target in targets:
             EXPANSIONS[target] = fn
+            if early:
+                EARLY[target] = fn
         return fn
 
     return register
 
 
 def _load() -> None:
-    from . import convolution, experts, pools, products, randoms, scans, scatters, sorts  # noqa: F401
+    from . import (  # noqa: F401
+        bags,
+        convolution,
+        distances,
+        experts,
+        pools,
+        products,
+        randoms,
+        resizes,
+        scans,
+        scatters,
+        sorts,
+    )
 
 
 class _NotExpanded(Exception):

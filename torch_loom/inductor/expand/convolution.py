@@ -12,19 +12,27 @@ from typing import Any
 
 import torch
 
+from ..errors import Unsupported
+from ..options import current as options
 from . import expands
 
 aten = torch.ops.aten
 
 
 def _listed(values: Sequence[Any], rank: int) -> list[Any]:
+    """One value for each of ``rank`` dims."""
     return [values[0]] * rank if len(values) == 1 else list(values)
 
 
 def _windows(
     x: torch.Tensor, kernel: Sequence[Any], stride: Sequence[Any], padding: Sequence[Any], dilation: Sequence[Any]
 ) -> torch.Tensor:
-    """[n, c, k.., o..] of x[n, c, size..]."""
+    """[n, c, k.., o..] of x[n, c, size..].
+
+    Raises Unsupported in eager mode for open sizes: overlapping windows have no common tiles for all of them, so
+    programs are made for the sizes at hand."""
+    if options().public_outputs and not all(isinstance(n, int) for n in x.shape):
+        raise Unsupported("windows over sizes that are not known")
     if any(padding):
         x = aten.constant_pad_nd(x, [p for side in reversed(padding) for p in (side, side)], 0)
     x = x.contiguous()

@@ -1,4 +1,4 @@
-"""Pooling with windows that depend on the place, and bags of embeddings."""
+"""Pools: windows that cover a dim evenly, and gradients of maxima over windows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from . import expands
-from .scans import lowest
 
 aten = torch.ops.aten
 
@@ -32,15 +31,79 @@ def adaptive_avg_pool3d(x: torch.Tensor, output_size: Sequence[Any]) -> torch.Te
     return out.to(x.dtype).contiguous()
 
 
-@expands(aten._adaptive_avg_pool3d_backward.default)
-def adaptive_avg_pool3d_backward(grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """Each element collects the means that it is part of."""
+def _share(grad: torch.Tensor, x: torch.Tensor, rank: int) -> torch.Tensor:
+    """Each element collects the means over its windows of the last ``rank`` dims."""
     out = grad.float()
-    for d in (-3, -2, -1):
+    for d in range(-rank, 0):
         held = _windows(x.shape[d], grad.shape[d], x.device)
         share = out.movedim(d, -1) / held.to(torch.int32).sum(-1)
         out = torch.where(held.t(), share.unsqueeze(-2), 0.0).sum(-1).movedim(-1, d)
     return out.to(x.dtype).contiguous()
+
+
+@expands(aten._adaptive_avg_pool3d_backward.default)
+def adaptive_avg_pool3d_backward(grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """Gradient of means over windows of the last three dims."""
+    return _share(grad, x, 3)
+
+
+@expands(aten._adaptive_avg_pool2d_backward.default)
+def adaptive_avg_pool2d_backward(grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """Gradient of means over windows of the last two dims."""
+    return _share(grad, x, 2)
+
+
+def _to_places(grad: torch.Tensor, x: torch.Tensor, places: torch.Tensor, rank: int) -> torch.Tensor:
+    """Each maximum hands its gradient to the place of its plane where it stood."""
+    lead, size = x.shape[:-rank], x.shape[-rank:]
+    flat = size[0]
+    for n in size[1:]:
+        flat = flat * n
+    zeros = torch.zeros([*lead, flat], dtype=grad.dtype, device=x.device)
+    out = zeros.scatter_add(-1, places.reshape(*lead, -1), grad.reshape(*lead, -1))
+    return out.reshape(x.shape).to(x.dtype)
+
+
+@expands(aten.adaptive_max_pool2d_backward.default)
+def adaptive_max_pool2d_backward(grad: torch.Tensor, x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """Gradient of maxima over windows that cover the last two dims evenly."""
+    return _to_places(grad, x, places, 2)
+
+
+@expands(aten.adaptive_max_pool3d_backward.default)
+def adaptive_max_pool3d_backward(grad: torch.Tensor, x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """Gradient of maxima over windows that cover the last three dims evenly."""
+    return _to_places(grad, x, places, 3)
+
+
+@expands(aten.max_pool2d_with_indices_backward.default)
+def max_pool2d_backward(
+    grad: torch.Tensor,
+    x: torch.Tensor,
+    kernel: Sequence[Any],
+    stride: Sequence[Any],
+    padding: Sequence[Any],
+    dilation: Sequence[Any],
+    ceil_mode: bool,
+    places: torch.Tensor,
+) -> torch.Tensor:
+    """Gradient of maxima over windows of the last two dims."""
+    return _to_places(grad, x, places, 2)
+
+
+@expands(aten.max_pool3d_with_indices_backward.default)
+def max_pool3d_backward(
+    grad: torch.Tensor,
+    x: torch.Tensor,
+    kernel: Sequence[Any],
+    stride: Sequence[Any],
+    padding: Sequence[Any],
+    dilation: Sequence[Any],
+    ceil_mode: bool,
+    places: torch.Tensor,
+) -> torch.Tensor:
+    """Gradient of maxima over windows of the last three dims."""
+    return _to_places(grad, x, places, 3)
 
 
 @expands(aten.adaptive_max_pool3d.default)
@@ -60,65 +123,3 @@ def adaptive_max_pool3d(x: torch.Tensor, output_size: Sequence[Any]) -> tuple[to
     hit = inside & ((row == best.unsqueeze(-1)) | row.isnan())
     place = torch.where(hit, torch.arange(flat, device=x.device), flat).amin(-1)
     return best.to(x.dtype), place
-
-
-def _bags(
-    weight: torch.Tensor,
-    indices: torch.Tensor,
-    offsets: torch.Tensor,
-    mode: int,
-    per_sample_weights: torch.Tensor | None,
-    include_last_offset: bool,
-    padding_idx: int,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    count = offsets.shape[0] - 1 if include_last_offset else offsets.shape[0]
-    at = torch.arange(indices.shape[0], device=weight.device)
-    starts = offsets[:count]
-    bag = (starts.unsqueeze(0) <= at.unsqueeze(1)).to(torch.int64).sum(-1) - 1
-    rows = weight.index_select(0, indices).float()
-    if per_sample_weights is not None:
-        rows = rows * per_sample_weights.float().unsqueeze(-1)
-    kept = indices != padding_idx if padding_idx >= 0 else indices >= 0
-    mine = (bag.unsqueeze(0) == torch.arange(count, device=weight.device).unsqueeze(1)) & kept
-    size = mine.to(torch.int64).sum(-1)
-    if mode == 2:
-        total = torch.where(mine.unsqueeze(-1), rows, lowest(rows.dtype)).amax(1)
-        total = torch.where((size > 0).unsqueeze(-1), total, 0.0)
-    else:
-        total = torch.where(mine.unsqueeze(-1), rows, 0.0).sum(1)
-        if mode == 1:
-            total = total / size.clamp(min=1).unsqueeze(-1)
-    return total.to(weight.dtype), bag, size, torch.zeros_like(size)
-
-
-@expands(aten._embedding_bag.default, aten._embedding_bag_forward_only.default)
-def embedding_bag(
-    weight: torch.Tensor,
-    indices: torch.Tensor,
-    offsets: torch.Tensor,
-    scale_grad_by_freq: bool = False,
-    mode: int = 0,
-    sparse: bool = False,
-    per_sample_weights: torch.Tensor | None = None,
-    include_last_offset: bool = False,
-    padding_idx: int = -1,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Sum (0), mean (1) or maximum (2) of the rows of each bag; empty bags give 0."""
-    return _bags(weight, indices, offsets, mode, per_sample_weights, include_last_offset, padding_idx)
-
-
-@expands(aten.nonzero_static.default)
-def nonzero_static(x: torch.Tensor, *, size: int, fill_value: int = -1) -> torch.Tensor:
-    """Coordinates of the first ``size`` elements that are not zero, in order; the rest is ``fill_value``."""
-    flat = (x != 0).reshape(-1)
-    if x.dim() == 0 or x.numel() == 0 or size == 0:
-        return NotImplemented  # type: ignore[no-any-return]
-    rank = flat.to(torch.int64).cumsum(0)
-    slot = torch.arange(1, size + 1, device=x.device).unsqueeze(-1)
-    hit = (rank == slot) & flat
-    place = torch.where(hit, torch.arange(flat.shape[0], device=x.device), -1).amax(-1)
-    columns, rest = [], place
-    for n in reversed(x.shape):
-        columns.append(torch.where(place < 0, fill_value, rest % n))
-        rest = rest // n
-    return torch.stack(columns[::-1], -1)

@@ -12,7 +12,7 @@ from . import expands
 aten = torch.ops.aten
 
 
-@expands(aten.addbmm.default)
+@expands(aten.addbmm.default, early=True)
 def addbmm(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, beta: Any = 1, alpha: Any = 1) -> torch.Tensor:
     """beta * x + alpha * sum of a[i] @ b[i]"""
     out = torch.mm(a.permute(1, 0, 2).flatten(1), b.flatten(0, 1))

@@ -167,6 +167,12 @@ def scatter_value_with(x: torch.Tensor, dim: int, index: torch.Tensor, value: An
     return _scatter_fold(x, dim, index, source, reduce, True)
 
 
+@expands(aten.scatter.value)
+def scatter_value(x: torch.Tensor, dim: int, index: torch.Tensor, value: Any) -> torch.Tensor:
+    """x with a number, which the call may pass, at the places of index."""
+    return x.scatter(dim, index, torch.full_like(index, value, dtype=x.dtype))
+
+
 @expands(aten.index_reduce.default)
 def index_reduce(
     x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, reduce: str, *, include_self: bool = True
@@ -188,3 +194,20 @@ def masked_scatter(x: torch.Tensor, mask: torch.Tensor, source: torch.Tensor) ->
         return x.clone()
     at = (mask.reshape(-1).to(torch.int64).cumsum(0) - 1).clamp(min=0, max=source.numel() - 1)
     return torch.where(mask, source.reshape(-1)[at].reshape(x.shape), x)
+
+
+@expands(aten.nonzero_static.default)
+def nonzero_static(x: torch.Tensor, *, size: int, fill_value: int = -1) -> torch.Tensor:
+    """Coordinates of the first ``size`` elements that are not zero, in order; the rest is ``fill_value``."""
+    if x.dim() == 0 or x.numel() == 0 or size == 0:
+        return NotImplemented  # type: ignore[no-any-return]
+    flat = (x != 0).reshape(-1)
+    rank = flat.to(torch.int64).cumsum(0) - 1
+    slot = torch.where(flat & (rank < size), rank, size)  # what does not count meets behind the end
+    at = torch.arange(flat.shape[0], device=x.device)
+    place = torch.full([size + 1], -1, dtype=torch.int64, device=x.device).scatter(0, slot, at)[:size]
+    columns, rest = [], place
+    for n in reversed(x.shape):
+        columns.append(torch.where(place < 0, fill_value, rest % n))
+        rest = rest // n
+    return torch.stack(columns[::-1], -1)
