@@ -23,8 +23,9 @@ def table():
         ("aten::add_.Tensor", "compiled"),
         ("aten::add.out", "compiled"),
         ("aten::_softmax_backward_data", "compiled"),
-        ("aten::nonzero", "host"),
-        ("aten::native_dropout", "host"),
+        ("aten::nonzero", "native"),
+        ("aten::native_dropout", "native"),
+        ("aten::__ilshift__.Tensor", "host"),
     ],
 )
 def test_each_operator_has_its_route(table, name, route):

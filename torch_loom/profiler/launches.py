@@ -76,8 +76,8 @@ class LaunchRow:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Fields by name, ready for JSON."""
-        return asdict(self)
+        """The figures of one launch by name, ready for JSON; a report has the bytes between programs."""
+        return {name: value for name, value in asdict(self).items() if name != "between_bytes"}
 
 
 @contextmanager
