@@ -7,8 +7,12 @@ computes beyond the order of roundings.
 
 import os
 import sys
+from typing import TYPE_CHECKING
 
 from torch.utils._config_module import Config, install_config_module
+
+if TYPE_CHECKING:
+    from torch.utils._config_typing import *  # noqa: F403
 
 # Divide contractions by modelled time; off: batches or rows over the cores, small tiles. TORCH_LOOM_WORK_DIVISION
 work_division: bool = Config(default=True, env_name_default="TORCH_LOOM_WORK_DIVISION")

@@ -8,7 +8,7 @@ from torch_loom.profiler.advice import Change, advise
 from torch_loom.profiler.artifacts import Artifacts, ArtifactsError, Kernel, KernelPaths, kernel_names
 from torch_loom.profiler.figures import Figures
 from torch_loom.profiler.kernels import compiled_kernels
-from torch_loom.profiler.launches import LaunchRecord, LaunchRow, kept_of, launch_rows, recorded_launches
+from torch_loom.profiler.launches import LaunchRecord, LaunchRow, launch_rows, recorded_launches
 from torch_loom.profiler.lxmap import Use, lx_uses
 from torch_loom.profiler.page import html_page
 from torch_loom.profiler.perfetto import chrome_text, chrome_trace
@@ -49,7 +49,6 @@ __all__ = [
     "compile_progress",
     "compiled_kernels",
     "kernel_names",
-    "kept_of",
     "launch_rows",
     "launch_table",
     "launched",

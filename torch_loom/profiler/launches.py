@@ -76,8 +76,8 @@ class LaunchRow:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """The figures of one launch by name, ready for JSON; a report has the bytes between programs."""
-        return {name: value for name, value in asdict(self).items() if name != "between_bytes"}
+        """Fields by name, ready for JSON."""
+        return asdict(self)
 
 
 @contextmanager
@@ -96,7 +96,7 @@ def recorded_launches() -> Iterator[list[LaunchRecord]]:
         _device.clear_launch_log()
 
 
-def kept_of(call: Sequence[Any]) -> list[tuple[int, ...]]:
+def _kept_of(call: Sequence[Any]) -> list[tuple[int, ...]]:
     """Which buffers of a call lie between programs, with the bytes that each core keeps of them (0: in DDR)."""
     return [(i, *x[1:]) for i, x in enumerate(call) if isinstance(x, tuple) and len(x) == 3]
 
@@ -110,7 +110,7 @@ def launch_rows(records: Sequence[LaunchRecord], chip: Chip) -> list[LaunchRow]:
         kinds = [kind for _, kind, _, _ in record.plan.args]
         # Addresses only shift a program in memory; the other numbers decide what it does, and what is kept in LX.
         numbers = [x for x, kind in zip(record.args, kinds, strict=True) if kind != ArgKind.BUFFER]
-        key = (record.plan.name, record.plan.address, *numbers, *kept_of(record.call))
+        key = (record.plan.name, record.plan.address, *numbers, *_kept_of(record.call))
         if key not in known:
             known[key] = LaunchRow.of(record.plan.name, record.plan.time(record, params))
         rows.append(known[key])

@@ -36,6 +36,10 @@ class NoDevice(RuntimeError):
     """PyTorch has no spyre device in this process."""
 
 
+# Public names of a launch's figures in the demo's JSON.
+KERNEL_FIGURES = ("name", "modelled_us", "pt_util", "sfu_util", "ddr_bytes", "bottleneck")
+
+
 @dataclass(frozen=True)
 class Comparison:
     """Both encodings of the sentences and what the device did for its one.
@@ -59,7 +63,7 @@ class Comparison:
             "fallback_ops": sum(self.fallbacks.values()),
             "kernels": [
                 {
-                    **row.as_dict(),
+                    **{name: getattr(row, name) for name in KERNEL_FIGURES},
                     "ktir": str(paths[row.name].ktir),
                     "dataflow": str(paths[row.name].dataflow),
                     "spyrecode": str(paths[row.name].spyrecode),

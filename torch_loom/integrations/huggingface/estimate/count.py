@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from torch_loom.integrations.huggingface.estimate.configs import EstimateError
-from torch_loom.profiler import Subject, kept_of, launched, reset
+from torch_loom.profiler import Subject, launched, reset
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,7 @@ def counted(held: int) -> Counts:
     launches: Counter[Hashable] = Counter()
     subjects: dict[Hashable, Subject] = {}
     for subject in launched():
-        numbers = tuple(value for value in subject.call if not isinstance(value, tuple))
-        key = (subject.image, numbers, *kept_of(subject.call))
+        key = (subject.image, tuple(value for value in subject.call if not isinstance(value, tuple)))
         launches[key] += subject.launches
         subjects.setdefault(key, subject)
     copies, size = _device.copy_counts()
