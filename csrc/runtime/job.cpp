@@ -86,14 +86,13 @@ void Job::launch(std::span<const chip::ArgValue> externals, std::span<const std:
            " numbers, got " + std::to_string(externals.size()) + " and " + std::to_string(numbers.size()));
   if (pool.bytes < pool_bytes_)
     refuse("needs a pool of " + std::to_string(pool_bytes_) + " bytes, got " + std::to_string(pool.bytes));
-  thread_local std::vector<Step> steps;
-  steps.resize(steps_.size());
+  Batch batch(stream, true);
+  thread_local std::vector<chip::ArgValue> args;
+  thread_local std::vector<LxRange> fresh;
   std::size_t next = 0;
   for (std::size_t i = 0; i < steps_.size(); ++i) {
-    Step& step = steps[i];
-    step.plan = steps_[i].plan;
-    step.args.clear();
-    step.fresh.clear();
+    args.clear();
+    fresh.clear();
     for (const JobArg& arg : steps_[i].args) {
       chip::ArgValue value;
       if (arg.kind == JobArg::Kind::Number) {
@@ -105,13 +104,14 @@ void Job::launch(std::span<const chip::ArgValue> externals, std::span<const std:
         if (!value.kept()) value.address += pool.address;
         const bool first = value.kept() && lives_[arg.index].first == i;
         const auto known = [&](const LxRange& r) { return r.address == value.address; };
-        if (first && std::none_of(step.fresh.begin(), step.fresh.end(), known))
-          step.fresh.push_back({value.address, value.share});
+        if (first && std::none_of(fresh.begin(), fresh.end(), known))
+          fresh.push_back({value.address, value.share});
       }
-      step.args.push_back(value);
+      args.push_back(value);
     }
+    batch.add(steps_[i].plan, args, origin, fresh);
   }
-  rt::launch(steps, stream, origin);
+  batch.submit();
 }
 
 }  // namespace loom::rt

@@ -329,12 +329,6 @@ void Batch::submit() {
   });
 }
 
-void launch(std::span<const Step> steps, Stream& stream, const Origin& origin) {
-  Batch batch(stream, true);
-  for (const Step& step : steps) batch.add(step.plan, step.args, origin, step.fresh);
-  batch.submit();
-}
-
 void set_launch_log(bool on) { log().on.store(on); }
 
 std::vector<LaunchRecord> launch_log() {

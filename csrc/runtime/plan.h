@@ -74,13 +74,6 @@ struct LxRange {
   std::uint64_t address, bytes;
 };
 
-/// One program of a job with its arguments, and the kept buffers that nothing has been written to before it.
-struct Step {
-  std::shared_ptr<const Plan> plan;
-  std::vector<chip::ArgValue> args;
-  std::vector<LxRange> fresh;
-};
-
 /// Where a launch was written: filled by the layer above, kept for messages.
 using Origin = std::shared_ptr<const std::string>;
 
@@ -130,10 +123,6 @@ class Batch {
   bool alone_;
   std::vector<Packet*> packets_;
 };
-
-/// Launches programs of one card as one unit: no other program runs on the card between them, so what they
-/// keep in LX stays there from one to the next. The first error ends the job. Throws LaunchError.
-void launch(std::span<const Step> steps, Stream&, const Origin&);
 
 void set_launch_log(bool on);
 std::vector<LaunchRecord> launch_log();

@@ -1,7 +1,6 @@
 // Operators that change several arguments, or whose results depend on data in size, made of operators that
 // the recorder compiles.
 #include <ATen/Functions.h>
-#include <ATen/native/Resize.h>
 #include <torch/library.h>
 
 #include <vector>
@@ -108,9 +107,7 @@ Tensor elements(const Tensor& x, const c10::List<OptTensor>& indices) {
   return recorded("aten::_unsafe_index", "Tensor", {x, listed(places(x, indices))})[0].toTensor();
 }
 Tensor& index_out(const Tensor& x, const c10::List<OptTensor>& indices, Tensor& out) {
-  const Tensor found = elements(x, indices);
-  at::native::resize_output(out, found.sizes());
-  return out.copy_(found);
+  return write_out(out, elements(x, indices));
 }
 
 Tensor& index_put_impl(Tensor& x, const c10::List<OptTensor>& indices, const Tensor& values, bool accumulate,

@@ -4,6 +4,7 @@
 // element type as its storage. A view of other bytes (`x.view(torch.int16)` of a half tensor, the byte view
 // that serialization makes) has a meaning only on the host: such a copy goes through a host image of the
 // storage range it covers.
+#include <ATen/native/Resize.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 
@@ -198,6 +199,11 @@ bool downcast_warning() { return warn_downcast.load(); }
 void copy_private(const at::Tensor& dst, const at::Tensor& host) {
   if (dst.numel() == 0) return;
   typed(dst) ? copy_typed(dst, host, true) : copy_elements(dst, host, false);
+}
+
+at::Tensor& write_out(at::Tensor& out, const at::Tensor& value) {
+  at::native::resize_output(out, value.sizes());
+  return out.copy_(value);
 }
 
 void copy_elements(const at::Tensor& dst, const at::Tensor& src, bool non_blocking) {

@@ -174,6 +174,26 @@ void Pending::make_room() {
   if (nodes_.size() >= kMaxNodes || bytes_ > limit) run();
 }
 
+namespace {
+
+/// Appends a node that reads and writes these tensors; an undefined one stands for a result that is None.
+void take(Node&& node, c10::DeviceIndex card, c10::ArrayRef<at::Tensor> reads,
+          c10::ArrayRef<at::Tensor> writes) {
+  const Lock lock;
+  Pending& graph = graph_of(card);
+  for (const auto& tensors : {reads, writes})
+    for (const at::Tensor& t : tensors)
+      if (t.defined()) finish_elsewhere(t, graph);
+  {
+    const Pending::Busy taking(graph);
+    for (const at::Tensor& t : reads) node.reads.push_back(graph.read(t));
+    for (const at::Tensor& t : writes) node.writes.push_back(t.defined() ? graph.write(t) : View{});
+  }
+  graph.append(std::move(node));
+}
+
+}  // namespace
+
 bool defer(const Site& site, const std::shared_ptr<const Entry>& entry, const Program& program, Call& call,
            torch::jit::Stack* stack, std::size_t arguments) {
   const auto given = torch::jit::last(*stack, arguments);
@@ -203,20 +223,10 @@ bool defer(const Site& site, const std::shared_ptr<const Entry>& entry, const Pr
   node.program = &program;
   node.numbers = call.numbers;
   node.origin = line();
-  const Lock lock;
-  Pending& graph = graph_of(call.card);
-  for (const at::Tensor& t : call.tensors) finish_elsewhere(t, graph);
-  for (const at::Tensor& t : results)
-    if (t.defined()) finish_elsewhere(t, graph);
-  {
-    const Pending::Busy taking(graph);
-    for (const at::Tensor& t : call.tensors) node.reads.push_back(graph.read(t));
-    for (const at::Tensor& t : results) node.writes.push_back(t.defined() ? graph.write(t) : View{});
-  }
+  take(std::move(node), call.card, call.tensors, results);
   call.tensors.clear();
   torch::jit::drop(*stack, arguments);
   for (at::Tensor& t : results) stack->emplace_back(std::move(t));
-  graph.append(std::move(node));
   return true;
 }
 
@@ -229,16 +239,7 @@ bool defer_copy(const at::Tensor& dst, const at::Tensor& src) {
   Node node;
   node.kind = Node::Kind::Copy;
   node.origin = line();
-  const Lock lock;
-  Pending& graph = graph_of(dst.device().index());
-  finish_elsewhere(src, graph);
-  finish_elsewhere(dst, graph);
-  {
-    const Pending::Busy taking(graph);
-    node.reads.push_back(graph.read(src));
-    node.writes.push_back(graph.write(dst));
-  }
-  graph.append(std::move(node));
+  take(std::move(node), dst.device().index(), src, dst);
   return true;
 }
 
@@ -254,14 +255,7 @@ bool defer_fill(const at::Tensor& self, const at::Scalar& value) {
   if (n.floating && !std::isfinite(n.real)) return false;
   node.numbers.push_back(n);
   node.origin = line();
-  const Lock lock;
-  Pending& graph = graph_of(self.device().index());
-  finish_elsewhere(self, graph);
-  {
-    const Pending::Busy taking(graph);
-    node.writes.push_back(graph.write(self));
-  }
-  graph.append(std::move(node));
+  take(std::move(node), self.device().index(), {}, self);
   return true;
 }
 

@@ -116,18 +116,14 @@ Tensor normal_tensor_tensor(const Tensor& mean, const Tensor& std, Gen g) {
   return at::empty(shape, mean.options()).normal_(0, 1, g).mul_(std).add_(mean);
 }
 
-Tensor& into(Tensor& out, const Tensor& value) {
-  at::native::resize_output(out, value.sizes());
-  return out.copy_(value);
-}
 Tensor& normal_tensor_float_out(const Tensor& mean, double std, Gen g, Tensor& out) {
-  return into(out, normal_tensor_float(mean, std, g));
+  return write_out(out, normal_tensor_float(mean, std, g));
 }
 Tensor& normal_float_tensor_out(double mean, const Tensor& std, Gen g, Tensor& out) {
-  return into(out, normal_float_tensor(mean, std, g));
+  return write_out(out, normal_float_tensor(mean, std, g));
 }
 Tensor& normal_tensor_tensor_out(const Tensor& mean, const Tensor& std, Gen g, Tensor& out) {
-  return into(out, normal_tensor_tensor(mean, std, g));
+  return write_out(out, normal_tensor_tensor(mean, std, g));
 }
 
 /// Places of the last dim with probabilities in proportion to p. Without replacement: the largest of p
@@ -149,7 +145,7 @@ Tensor draw_places(const Tensor& p, std::int64_t count, bool replacement, Gen g)
   return at::searchsorted(edges, draws, false, true).clamp_max(p.size(-1) - 1);
 }
 Tensor& multinomial_out(const Tensor& p, std::int64_t count, bool replacement, Gen g, Tensor& out) {
-  return into(out, draw_places(p, count, replacement, g));
+  return write_out(out, draw_places(p, count, replacement, g));
 }
 
 Tensor rrelu(const Tensor& x, Tensor& noise, const at::Scalar& lower, const at::Scalar& upper, bool training,
@@ -165,7 +161,7 @@ Tensor& rrelu_(Tensor& x, Tensor& noise, const at::Scalar& lower, const at::Scal
 }
 Tensor& rrelu_out(const Tensor& x, Tensor& noise, const at::Scalar& lower, const at::Scalar& upper,
                   bool training, Gen g, Tensor& out) {
-  return into(out, rrelu(x, noise, lower, upper, training, g));
+  return write_out(out, rrelu(x, noise, lower, upper, training, g));
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {

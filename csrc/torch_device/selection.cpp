@@ -1,7 +1,6 @@
 // Operators whose result has a size that depends on data: the size is counted on the device and read once,
 // the rest is made of operators that the recorder compiles.
 #include <ATen/Functions.h>
-#include <ATen/native/Resize.h>
 #include <torch/library.h>
 
 #include <tuple>
@@ -18,18 +17,13 @@ using Opt = std::optional<T>;
 
 std::int64_t read(const Tensor& one) { return one.item().toLong(); }
 
-Tensor& into(Tensor& out, const Tensor& value) {
-  at::native::resize_output(out, value.sizes());
-  return out.copy_(value);
-}
-
 Tensor coordinates(const Tensor& x) {
   if (x.numel() == 0) return at::empty({0, x.dim()}, x.options().dtype(at::kLong));
   const std::int64_t count = read(at::ne(x, 0).sum());
   if (count == 0 || x.dim() == 0) return at::empty({count, x.dim()}, x.options().dtype(at::kLong));
   return at::nonzero_static(x, count);
 }
-Tensor& nonzero_out(const Tensor& x, Tensor& out) { return into(out, coordinates(x)); }
+Tensor& nonzero_out(const Tensor& x, Tensor& out) { return write_out(out, coordinates(x)); }
 
 /// Places of the true elements of a vector.
 Tensor places(const Tensor& flags) { return coordinates(flags).squeeze(1); }
@@ -40,7 +34,7 @@ Tensor under_mask(const Tensor& x, const Tensor& mask) {
   return both[0].reshape(-1).index_select(0, places(both[1].reshape(-1)));
 }
 Tensor& masked_select_out(const Tensor& x, const Tensor& mask, Tensor& out) {
-  return into(out, under_mask(x, mask));
+  return write_out(out, under_mask(x, mask));
 }
 
 bool same(const Tensor& a, const Tensor& b) {

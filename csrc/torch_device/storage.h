@@ -88,6 +88,9 @@ void copy_elements(const at::Tensor& dst, const at::Tensor& src, bool non_blocki
 /// Copies a host tensor that nobody else will change to a device tensor of the same sizes; may return early.
 void copy_private(const at::Tensor& dst, const at::Tensor& host);
 
+/// Resizes `out` to the sizes of `value` and copies it there: what every out= form does with its result.
+at::Tensor& write_out(at::Tensor& out, const at::Tensor& value);
+
 /// Whether the first int64 tensor that moves to a card warns about its 32 bits there.
 void set_downcast_warning(bool on);
 bool downcast_warning();

@@ -57,6 +57,15 @@ def load() -> Record:
     return json.loads(RECORD.read_text())
 
 
+def text(record: Record) -> str:
+    """The record as JSON with a line for each operator, so that a change of one is a change of one line."""
+    parts = []
+    for section, run in sorted(record.items()):
+        rows = ",\n".join(f"{json.dumps(n)}: {json.dumps(r)}" for n, r in sorted(run["operators"].items()))
+        parts.append(f'{json.dumps(section)}: {{"samples": {run["samples"]}, "operators": {{\n{rows}\n}}}}')
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
 def spread(mode: str, dtype: str, rows: dict[str, list[Row]]) -> dict[str, dict[str, Row]]:
     """Rows by section. Where a process failed its one row says it for all."""
     return {s: {k: r[min(i, len(r) - 1)] for k, r in rows.items()} for i, s in enumerate(sections(mode, dtype))}
@@ -70,7 +79,7 @@ def keep(mode: str, dtype: str, samples: int, rows: dict[str, list[Row]]) -> Non
         before = record.get(section, {"operators": {}})["operators"]
         merged = {n: found.get(n) or before.get(n) or ["untried", "", []] for n in sorted(names)}
         record[section] = {"samples": samples, "operators": merged}
-    RECORD.write_text(json.dumps(record, indent=0, sort_keys=True) + "\n")
+    RECORD.write_text(text(record))
     PAGE.write_text(page(record))
 
 

@@ -15,7 +15,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -23,6 +23,9 @@ from .. import _device
 from ..inductor.op_program import Program, Refusal
 from . import cache
 from .target import Target
+
+if TYPE_CHECKING:
+    from .graph import Graph
 
 SPECIAL = 8
 log = logging.getLogger(__name__)
@@ -135,11 +138,24 @@ def _compile_graph(target: Target, described: tuple[Any, ...]) -> Program | int:
     except fused.Cut as cut:
         log.info("fused graph cut at operator %d: %s", cut.at, cut)
         return cut.at or 1
-    made = target.compile_graph(traced.module, traced.inputs, traced.integers)
+    made = _made(target, traced, True)
     if isinstance(made, Program):
-        return replace(made, guards=traced.guards, special=True)
+        return made
     log.info("fused graph of %d operators refused: %s", len(work.nodes), made.reason)
     return len(work.nodes) // 2
+
+
+def _made(target: Target, traced: Graph, special: bool) -> Program | Refusal:
+    """The target's program of a graph, under what tracing and compiling assumed."""
+    from .graph import Untraceable
+
+    made = target.compile_graph(traced.module, traced.inputs, traced.integers)
+    if isinstance(made, Refusal):
+        return made
+    try:
+        return replace(made, guards=traced.guards, special=special)
+    except Untraceable as error:
+        return Refusal(str(error))
 
 
 def refuse(name: str, overload: str, key: bytes, reason: str) -> None:
@@ -190,11 +206,8 @@ def _compile(target: Target, op: Any, arguments: Sequence[Any], have: Sequence[P
             continue
         if not traced.tensors_used:
             return Refusal("the result does not depend on a tensor of the device")
-        made = target.compile_graph(traced.module, traced.inputs, traced.integers)
-        try:
-            if isinstance(made, Program):
-                return replace(made, guards=traced.guards, special=special)
-        except graph.Untraceable as error:
-            made = Refusal(str(error))
+        made = _made(target, traced, special)
+        if isinstance(made, Program):
+            return made
         first = first or made
     return first or Refusal("no program")

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from .division import COLUMNS, ROWS, Contraction, divide, k_tile, launch_cycles, product_alone
+from .division import COLUMNS, ROWS, divide, launch_cycles, product_alone, product_of
 from .rates import EXCHANGE_LAUNCH_CYCLES, ceil, chip_of, ddr_cycles, exchange_cycles, latency, tile_cycles
 
 log = logging.getLogger(__name__)
@@ -84,18 +84,7 @@ def chain_pays(c: Layers, way: Chained | None, cores: int, budget: int, chip_nam
     """Is the chain faster than its layers as kernels?"""
     if way is None:
         return False
-    step = k_tile(c.k, 64, False, budget)
-    shape = Contraction(
-        1,
-        c.m,
-        c.h,
-        step,
-        1,
-        ceil(c.k, step),
-        epilogue=c.epilogue,
-        products=c.products,
-        k_unit=0 if c.k % 64 else 64,
-    )
+    shape = product_of(c.m, c.h, c.k, budget, epilogue=c.epilogue, products=c.products)
     apart = divide(shape, cores, budget, chip_name)[0].cycles
     apart += product_alone(c.m, c.n, c.h, cores, budget, chip_name).cycles + launch_cycles(chip_of(chip_name))
     log.debug("m %d, k %d, h %d, n %d: chained %.0f cycles, apart %.0f", c.m, c.k, c.h, c.n, way.cycles, apart)

@@ -258,11 +258,16 @@ def k_tile(k: int, columns: int, whole_rows: bool, budget: int) -> int:
     return max(64, min(K_BLOCK, budget // 3 // (4 * columns) if whole_rows else K_BLOCK) // 64 * 64)
 
 
+def product_of(m: int, n: int, k: int, budget: int, **fields: Any) -> Contraction:
+    """A plain product of these sizes as a kernel sees it; ``fields`` are further ones of ``Contraction``."""
+    step = k_tile(k, n if fields.get("whole_rows") else 64, fields.get("whole_rows", False), budget)
+    unit = 0 if k % 64 or fields.get("whole_rows") else 64
+    return Contraction(m=m, n=n, k=step, steps=ceil(k, step), k_unit=unit, **{"batch": 1, **fields})
+
+
 def product_alone(m: int, n: int, k: int, cores: int, budget: int, chip_name: str) -> Division:
     """The fastest way of a product that is a kernel of its own."""
-    step = k_tile(k, 64, False, budget)
-    shape = Contraction(1, m, n, step, 1, ceil(k, step), k_unit=0 if k % 64 else 64)
-    return divide(shape, cores, budget, chip_name)[0]
+    return divide(product_of(m, n, k, budget), cores, budget, chip_name)[0]
 
 
 def launch_cycles(chip: Chip) -> float:
@@ -272,10 +277,7 @@ def launch_cycles(chip: Chip) -> float:
 
 def rows_pay(m: int, n: int, k: int, extra: int, cores: int, budget: int, chip_name: str) -> bool:
     """Is a product with a reduction over its columns in the epilogue faster than a product and a kernel after it?"""
-    step = k_tile(k, n, True, budget)
-    joined = divide(
-        Contraction(1, m, n, step, 1, ceil(k, step), extra=extra, whole_rows=True), cores, budget, chip_name
-    )[0]
+    joined = divide(product_of(m, n, k, budget, extra=extra, whole_rows=True), cores, budget, chip_name)[0]
     apart = product_alone(m, n, k, cores, budget, chip_name)
     chip = chip_of(chip_name)
     result = 2.0 * m * n
@@ -298,8 +300,7 @@ def joint_pays(
 ) -> bool:
     """Are ``products`` products of one left operand, of which ``written`` results are stored, faster as one kernel than
     one after another?"""
-    step = k_tile(k, 64, False, budget)
-    shape = Contraction(batch, m, n, step, 1, ceil(k, step), batch == 1, k_unit=0 if k % 64 else 64)
+    shape = product_of(m, n, k, budget, batch=batch, shared=batch == 1)
     together = replace(shape, products=products, written=written)
     joint, alone = (divide(c, cores, budget, chip_name)[0] for c in (together, shape))
     apart = products * (alone.cycles + launch_cycles(chip_of(chip_name)))

@@ -11,6 +11,7 @@ import torch
 
 from ..ktir.builder import Dim as Num
 from ..ktir.builder import KernelBuilder
+from ..layout import whole_sticks
 from .access import Access
 from .compat import DefaultHandler, Identity, number_kind, sizevars
 from .domain import Dim, exact_div, linear
@@ -130,7 +131,7 @@ class IndexHandler(DefaultHandler):
         for i in range(len(shape) - 2, -1, -1):
             strides[i] = strides[i + 1] * int(shape[i + 1])  # type: ignore[arg-type]
         at = self.index_bytes // 4
-        self.index_bytes += -(-strides[0] * int(shape[0]) * 4 // 128) * 128  # type: ignore[arg-type]
+        self.index_bytes += whole_sticks(strides[0] * int(shape[0]) * 4)  # type: ignore[arg-type,operator]
         view = self.b.view(at, shape, strides, "i32", space="ct_local")
         self.b.store(value.tensor, view, [0] * len(shape), shape)
         return GatherIndex(view, tuple((d, 0) for d in dims) or ((None, 0),), dims)

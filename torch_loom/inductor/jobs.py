@@ -14,6 +14,7 @@ from typing import Any
 
 import sympy
 
+from ..layout import STICK_BYTES
 from . import config
 from .access import ceil_sticks, geometry, public_layout
 from .compat import LineContext, V, graph_output
@@ -22,7 +23,6 @@ from .domain import product
 
 # A job of one kernel would only add a layer.
 MIN_KERNELS = 2
-STICK_BYTES = 128
 
 
 def device_bytes(name: str) -> sympy.Expr:

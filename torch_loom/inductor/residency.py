@@ -16,9 +16,10 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from ..layout import STICK_BYTES, whole_sticks
+
 log = logging.getLogger(__name__)
 
-STICK = 128
 # A place as the device takes it: (address or offset in the pool, bytes, share; 0 in the pool).
 Place = tuple[int, int, int]
 
@@ -36,7 +37,7 @@ class Between:
     @property
     def share(self) -> int:
         """Bytes of whole sticks that each core keeps: the rows that its writer made, if they are divided evenly."""
-        return max(-(-self.bytes // (self.cores * STICK)), 1) * STICK
+        return max(whole_sticks(-(-self.bytes // self.cores)), STICK_BYTES)
 
     @property
     def gain(self) -> float:
@@ -66,7 +67,7 @@ def lay_out(buffers: Sequence[Between], used: Sequence[int], lx_bytes: int, want
     order = sorted(range(len(buffers)), key=lambda i: (-buffers[i].gain, i))
     for i in order:
         b = buffers[i]
-        low = -(-max(used[b.first : b.last + 1]) // STICK) * STICK
+        low = whole_sticks(max(used[b.first : b.last + 1]))
         taken = [(places[j][0], places[j][0] + places[j][2]) for j in places if buffers[j].meets(b)]
         at = _highest(taken, low, lx_bytes, b.share) if wanted[i] and b.bytes else None
         if at is not None:
@@ -74,10 +75,8 @@ def lay_out(buffers: Sequence[Between], used: Sequence[int], lx_bytes: int, want
     end = 0
     for i in sorted((i for i in range(len(buffers)) if i not in places), key=lambda i: (-buffers[i].bytes, i)):
         b = buffers[i]
-        size = -(-b.bytes // STICK) * STICK
-        taken = [
-            (p[0], p[0] + -(-p[1] // STICK) * STICK) for j, p in places.items() if not p[2] and buffers[j].meets(b)
-        ]
+        size = whole_sticks(b.bytes)
+        taken = [(p[0], p[0] + whole_sticks(p[1])) for j, p in places.items() if not p[2] and buffers[j].meets(b)]
         at = _lowest(taken, size)
         places[i] = (at, b.bytes, 0)
         end = max(end, at + size)
@@ -87,7 +86,7 @@ def lay_out(buffers: Sequence[Between], used: Sequence[int], lx_bytes: int, want
 def demand(buffers: Sequence[Between], layout: Layout) -> int:
     """The most bytes of the pool that live at one step: no pool can be smaller."""
     steps = range(max((b.last for b in buffers), default=-1) + 1)
-    sizes = [0 if layout.kept(i) else -(-b.bytes // STICK) * STICK for i, b in enumerate(buffers)]
+    sizes = [0 if layout.kept(i) else whole_sticks(b.bytes) for i, b in enumerate(buffers)]
     return max(
         (sum(s for s, b in zip(sizes, buffers, strict=True) if b.first <= t <= b.last) for t in steps), default=0
     )

@@ -492,11 +492,9 @@ class KernelBuilder:
         names = ", ".join(o.name for o in operands)
         if name.startswith(("arith.cmpf", "arith.cmpi")):
             return Tensor(self._value(f"{name}, {names} : {first.type}"), first.shape, "i1")
-        if name == "arith.select":
-            kinds = f"{operands[0].type}, {first.type}" if first.shape else first.dtype
-            return Tensor(self._value(f"{name} {names} : {kinds}"), first.shape, first.dtype)
-        if name == "spyreop.checked":
-            kinds = f"{operands[0].type}, {first.type}"
+        if name in ("arith.select", "spyreop.checked"):
+            short = name == "arith.select" and not first.shape
+            kinds = first.dtype if short else f"{operands[0].type}, {first.type}"
             return Tensor(self._value(f"{name} {names} : {kinds}"), first.shape, first.dtype)
         if result is None:
             kind = first.type if first.shape else first.dtype

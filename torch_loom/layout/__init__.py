@@ -9,6 +9,7 @@ from torch_loom.layout.formats import (
     device_format,
     dtype_name,
     formats,
+    whole_sticks,
 )
 from torch_loom.layout.index import Index, bounds, const, evaluate, floordiv, mod, substitute, var
 from torch_loom.layout.restickify import restickify_cost, restickify_layout, restickify_map
@@ -56,4 +57,5 @@ __all__ = [
     "stick_compatible",
     "substitute",
     "var",
+    "whole_sticks",
 ]

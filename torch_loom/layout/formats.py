@@ -12,6 +12,11 @@ from typing import Any
 STICK_BYTES = 128
 
 
+def whole_sticks(size: int) -> int:
+    """Bytes of the sticks that ``size`` bytes need."""
+    return -(-size // STICK_BYTES) * STICK_BYTES
+
+
 class DataFormats(Enum):
     """Formats of elements; those without a count of elements per stick never lie on the device."""
 

@@ -64,46 +64,30 @@ def _to_places(grad: torch.Tensor, x: torch.Tensor, places: torch.Tensor, rank: 
     return out.reshape(x.shape).to(x.dtype)
 
 
-@expands(aten.adaptive_max_pool2d_backward.default)
-def adaptive_max_pool2d_backward(grad: torch.Tensor, x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-    """Gradient of maxima over windows that cover the last two dims evenly."""
-    return _to_places(grad, x, places, 2)
+def _register_backward(adaptive: Any, windowed: Any, dims: int) -> None:
+    """Gradients of maxima over windows of the last ``dims`` dims: where the windows lie is in ``places``."""
+
+    def of_even_windows(grad: torch.Tensor, x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        return _to_places(grad, x, places, dims)
+
+    def of_windows(
+        grad: torch.Tensor,
+        x: torch.Tensor,
+        kernel: Sequence[Any],
+        stride: Sequence[Any],
+        padding: Sequence[Any],
+        dilation: Sequence[Any],
+        ceil_mode: bool,
+        places: torch.Tensor,
+    ) -> torch.Tensor:
+        return _to_places(grad, x, places, dims)
+
+    expands(adaptive)(of_even_windows)
+    expands(windowed)(of_windows)
 
 
-@expands(aten.adaptive_max_pool3d_backward.default)
-def adaptive_max_pool3d_backward(grad: torch.Tensor, x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-    """Gradient of maxima over windows that cover the last three dims evenly."""
-    return _to_places(grad, x, places, 3)
-
-
-@expands(aten.max_pool2d_with_indices_backward.default)
-def max_pool2d_backward(
-    grad: torch.Tensor,
-    x: torch.Tensor,
-    kernel: Sequence[Any],
-    stride: Sequence[Any],
-    padding: Sequence[Any],
-    dilation: Sequence[Any],
-    ceil_mode: bool,
-    places: torch.Tensor,
-) -> torch.Tensor:
-    """Gradient of maxima over windows of the last two dims."""
-    return _to_places(grad, x, places, 2)
-
-
-@expands(aten.max_pool3d_with_indices_backward.default)
-def max_pool3d_backward(
-    grad: torch.Tensor,
-    x: torch.Tensor,
-    kernel: Sequence[Any],
-    stride: Sequence[Any],
-    padding: Sequence[Any],
-    dilation: Sequence[Any],
-    ceil_mode: bool,
-    places: torch.Tensor,
-) -> torch.Tensor:
-    """Gradient of maxima over windows of the last three dims."""
-    return _to_places(grad, x, places, 3)
+_register_backward(aten.adaptive_max_pool2d_backward.default, aten.max_pool2d_with_indices_backward.default, 2)
+_register_backward(aten.adaptive_max_pool3d_backward.default, aten.max_pool3d_with_indices_backward.default, 3)
 
 
 @expands(aten.adaptive_max_pool3d.default)
