@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -48,6 +49,51 @@ def test_a_second_process_compiles_nothing_and_a_damaged_entry_is_compiled_again
     third, errors = run_program(tmp_path)
     assert third["sum"] == first["sum"]
     assert "damaged" in errors and third["counters"]["kernels_compiled"] == 1
+
+
+PRECOMPILED = """
+import json, torch, torch.nn.functional as F
+from torch._dynamo.utils import compile_times, counters
+
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.out = torch.nn.LayerNorm(96), torch.nn.Linear(96, 40)
+    def forward(self, x):
+        return self.out(F.silu(self.norm(x)))
+
+torch.manual_seed(0)
+block, x = Block().half().to("spyre"), torch.randn(5, 96).half().to("spyre")
+with torch.no_grad():
+    sums = [torch.compile(block)(x[:rows]).cpu().double().sum().item() for rows in (5, 3)]
+torch.compiler.save_cache_artifacts()
+from torch_loom.inductor import runtime
+traced = "bytecode_tracing" in compile_times()
+print(json.dumps({"compiled": runtime.counters["kernels_compiled"], "sums": sums, "traced": traced}))
+"""
+
+
+def test_programs_precompiled_by_pytorch_start_without_tracing_and_check_their_guards(tmp_path):
+    script = tmp_path / "precompiled.py"
+    script.write_text(PRECOMPILED)
+
+    def run() -> dict:
+        env = dict(
+            os.environ,
+            TORCH_CACHING_PRECOMPILE="1",
+            TORCH_LOOM_CACHE_DIR=str(tmp_path / "loom"),
+            TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "inductor"),
+        )
+        done = subprocess.run([sys.executable, str(script)], env=env, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout.splitlines()[-1])
+
+    first, second = run(), run()
+    assert first["traced"] and first["compiled"] >= 1
+    assert second == {"compiled": 0, "sums": first["sums"], "traced": False}
+    shutil.rmtree(tmp_path / "loom")  # the programs are there, their kernels are not
+    third = run()
+    assert third["compiled"] >= 1 and third["sums"] == first["sums"] and not third["traced"]
 
 
 SIZES = range(8, 8 + 2 * workers.WORTH)
