@@ -106,6 +106,14 @@ def test_results_and_arguments_are_no_buffers_of_the_job():
     assert torch.equal(args[0].cpu(), (x * 0.5).half())
 
 
+def test_what_the_last_kernel_reads_is_a_buffer_of_the_job_too():
+    x, there = held(200, 96)
+    with torch.no_grad():
+        out, (code,) = run_and_get_code(compiled(columns), there, D1, D2)
+    close(out.cpu(), columns(x.float(), W1.float(), W2.float()), 6, 2e-4)
+    assert code.count(" = empty_strided_spyre(") == 1  # the result
+
+
 def test_parts_of_a_concatenation_stay_within_the_job():
     def joined(x, w1):
         parts = torch.cat([x @ w1, torch.softmax(x, 0)], 1)

@@ -82,14 +82,19 @@ class Run:
         self.every.append(line)
         return True
 
-    def own(self) -> list[str]:
-        """Buffers that nothing but the calls of the run can see."""
+    def own(self, last: bool) -> list[str]:
+        """Buffers that nothing but the calls of the run can see. Behind the ``last`` run of a program only what the
+        graph returns is needed; Inductor writes no frees there."""
         used = {a for call in self.calls for a in map(str, call.call_args)}
         viewed = {line.node.get_name() for a, line in self.aliases.items() if a not in self.freed}
         return [
             b
             for b in self.allocated
-            if b in self.freed and b in used and b not in viewed and not graph_output(b) and not public_layout(b)
+            if (last or b in self.freed)
+            and b in used
+            and b not in viewed
+            and not graph_output(b)
+            and not public_layout(b)
         ]
 
 
@@ -136,7 +141,7 @@ def make_jobs(wrapper: Any, program: list[Any]) -> list[Any]:
         if len(run.calls) < MIN_KERNELS:
             out.extend(run.every)
         else:
-            out.extend(_job(wrapper, f"loom_job_{count}", run))
+            out.extend(_job(wrapper, f"loom_job_{count}", run, line is None))
             count += 1
         run = Run()
         if line is not None:
@@ -144,9 +149,9 @@ def make_jobs(wrapper: Any, program: list[Any]) -> list[Any]:
     return out
 
 
-def _job(wrapper: Any, name: str, run: Run) -> list[Any]:
+def _job(wrapper: Any, name: str, run: Run, last: bool) -> list[Any]:
     """Lines of a run as a job: first what it needs, then its call, then what is freed."""
-    own = run.own()
+    own = run.own(last)
     hidden = {*own, *(a for a in run.aliases if a in run.freed)}
     return [
         *run.first,
