@@ -74,7 +74,8 @@ LAYOUTS: list[tuple[str, Shape, View]] = [
     ("[b, r, 384] to [b, 384, r]", lambda n: (32, n // 12288, 384), lambda t: t.transpose(1, 2)),
     ("NCHW to NHWC", lambda n: (16, 64, n // 32768, 32), lambda t: t.permute(0, 2, 3, 1)),
 ]
-"""Layouts by rank and views of them, measured for one two-byte, one four-byte and one one-byte dtype."""
+"""Layouts by rank and views of them, measured for a two-byte and a four-byte dtype and for bytes that lie on the device
+in two and in four bytes."""
 
 
 def cases() -> list[tuple[str, torch.dtype, Shape, View, Callable[[torch.Tensor], torch.Tensor]]]:
@@ -95,7 +96,7 @@ def cases() -> list[tuple[str, torch.dtype, Shape, View, Callable[[torch.Tensor]
         short = str(dtype).removeprefix("torch.")
         out += [(f"{short} {name}", dtype, shape, view, default) for name, shape, view in EVERY]
         out.append((f"{short} stick on dim 0", dtype, rows_of, same, stick_on_rows))
-        if dtype in (torch.float16, torch.float32, torch.bool):
+        if dtype in (torch.float16, torch.float32, torch.bool, torch.uint8):
             out.append((f"{short} row-major", dtype, rows_of, same, row_major))
             out += [(f"{short} {name}", dtype, shape, view, default) for name, shape, view in LAYOUTS]
     return out

@@ -11,6 +11,16 @@ namespace loom::rt {
 void stream_copy(void* dst, const void* src, std::size_t bytes);
 void stream_fence();
 
+/// Fetches the cache line of `p`. GCC removes calls of functions that hold nothing but its own prefetch,
+/// which it takes for functions without effect.
+inline void prefetch(const void* p) {
+#if defined(__SSE2__) && defined(__GNUC__)
+  asm volatile("prefetcht0 %0" : : "m"(*static_cast<const char*>(p)));
+#else
+  __builtin_prefetch(p);
+#endif
+}
+
 /// The side of a transpose that is not in the first cache: its lines are used up one after another.
 enum class Far { Src, Dst };
 

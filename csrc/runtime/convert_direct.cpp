@@ -1,9 +1,10 @@
 // Sixteen elements at a time in integer arithmetic: in these pairs the bits are the same number with another
-// bias. Values outside the common range send their block of sixteen the scalar way.
+// bias or another width. Values outside the common range send their block of sixteen the scalar way.
 #include "runtime/convert_direct.h"
 
 #include <bit>
 #include <cstring>
+#include <utility>
 #if defined(__SSE2__)
 #include <emmintrin.h>
 #endif
@@ -18,6 +19,13 @@ constexpr std::size_t kBlock = 16;
 typedef U16 Vec __attribute__((vector_size(2 * kBlock)));
 typedef std::int16_t VecS __attribute__((vector_size(2 * kBlock)));
 typedef std::uint8_t Bytes __attribute__((vector_size(kBlock)));
+typedef U16 HalfVec __attribute__((vector_size(kBlock)));
+typedef std::uint32_t HalfWords __attribute__((vector_size(2 * kBlock)));
+/// A block of 32-bit elements: compilers take vectors of one register apart element by element when they are
+/// wider.
+struct Words {
+  HalfWords low, high;
+};
 
 template <typename V>
 V load(const void* p) {
@@ -38,6 +46,12 @@ void store(void* p, V v) {
   }
 #endif
   std::memcpy(p, &v, sizeof v);
+}
+
+template <bool kStream>
+void store(void* p, Words w) {
+  store<kStream>(p, w.low);
+  store<kStream>(static_cast<std::uint8_t*>(p) + sizeof w.low, w.high);
 }
 
 bool any(VecS mask) {
@@ -148,6 +162,31 @@ struct Df16ToBool : Types<std::uint8_t, U16, Bytes> {
   }
 };
 
+struct ByteToWord : Types<std::uint32_t, std::uint8_t, Words> {
+  static HalfWords widen(HalfVec v) { return __builtin_convertvector(v, HalfWords); }
+  static To one(From b) { return b; }
+  static bool block(const From* s, Out* out) {
+    const Vec wide = __builtin_convertvector(load<Bytes>(s), Vec);
+    *out = {widen(load<HalfVec>(&wide)),
+            widen(load<HalfVec>(reinterpret_cast<const U16*>(&wide) + kBlock / 2))};
+    return true;
+  }
+};
+
+struct WordToByte : Types<std::uint8_t, std::uint32_t, Bytes> {
+  static To one(From w) { return static_cast<To>(w); }
+  static bool block(const From* s, Out* out) {
+    const Vec halves = even(load<Vec>(s), load<Vec>(s + kBlock / 2), std::make_index_sequence<kBlock>());
+    *out = __builtin_convertvector(halves, Bytes);
+    return true;
+  }
+  /// Lanes 0, 2, 4 and so on of both.
+  template <std::size_t... I>
+  static Vec even(Vec a, Vec b, std::index_sequence<I...>) {
+    return Vec{(I < kBlock / 2 ? a : b)[2 * I % kBlock]...};
+  }
+};
+
 template <typename Op, bool kStream>
 bool direct(void* dst, const void* src, const Runs& runs, std::int64_t*) {
   auto* d = static_cast<typename Op::To*>(dst);
@@ -186,6 +225,7 @@ constexpr Entry kEntries[] = {
     entry<HalfToDf16>(Phys::DF16, Phys::F16),   entry<Df16ToHalf>(Phys::F16, Phys::DF16),
     entry<Bf16ToDf16>(Phys::DF16, Phys::BF16),  entry<Df16ToBf16>(Phys::BF16, Phys::DF16),
     entry<BoolToDf16>(Phys::DBool, Phys::Bool), entry<Df16ToBool>(Phys::Bool, Phys::DBool),
+    entry<ByteToWord>(Phys::U32W, Phys::U8),    entry<WordToByte>(Phys::U8, Phys::U32W),
 };
 
 }  // namespace

@@ -1,7 +1,7 @@
 // The unit step decides. Where one loop has it on both sides, its elements are runs. Where each side has it
 // on another loop, blocks of the two are transposed, so that both sides move whole cache lines. The loops
-// around that follow the destination, except that two of them are cut into small blocks when the source would
-// follow the other.
+// around that are cut into patches, which cover some lines in a row on either side, and follow the
+// destination from patch to patch.
 #include "runtime/strided.h"
 
 #include <algorithm>
@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <optional>
 
+#include "runtime/blocks.h"
 #include "runtime/writer.h"
 
 namespace loom::rt {
@@ -24,9 +25,10 @@ constexpr std::int64_t kPage = 4096;
 constexpr std::int64_t kStageBytes = 16 << 10;
 /// Loops shorter than this are not worth a transpose.
 constexpr std::int64_t kShortest = 8;
-/// Rows of a block that are fetched at a time.
-constexpr std::int64_t kGroup = 16;
-/// Bytes of one side that a block of two outer loops covers in a row.
+/// Rows of a block that go to the stage at a time, and how many rows earlier they are fetched.
+constexpr std::int64_t kGroup = 8;
+constexpr std::int64_t kAhead = 16;
+/// Bytes that a patch covers in a row on each side.
 constexpr std::int64_t kPatch = 2048;
 
 /// Loops of a nest in the order of the destination, without those of one index and with neighbours merged
@@ -50,10 +52,10 @@ std::vector<Loop> simplify(const std::vector<Loop>& loops) {
   return out;
 }
 
-/// A loop of the final order: over whole blocks of a dim, or over the indices of the block at hand.
+/// A loop of the final order over a dim, or over the part of it that a loop around this one is at.
 struct Level {
   std::size_t dim;
-  std::int64_t block;  // indices per step; 0: one by one through the block at hand
+  std::int64_t block;  // indices per step
 };
 
 class Runner {
@@ -133,38 +135,47 @@ class Runner {
     while (rows_ * columns_ * narrow > kStageBytes) (rows_ > columns_ && !few ? rows_ : columns_) /= 2;
   }
 
-  void order() {
-    std::vector<std::size_t> outer;
-    for (std::size_t d = 0; d < dims_.size(); ++d)
-      if (d != row_ && d != column_) outer.push_back(d);
-    std::int64_t run[2] = {0, 0};  // bytes that the kernel moves in a row on each side
-    if (column_) {
-      levels_.push_back({*row_, rows_});
-      levels_.push_back({*column_, columns_});
-      run[0] = rows_ * bytes_[0];
-      run[1] = columns_ * bytes_[1];
-    } else if (row_) {
-      for (int k = 0; k < 2; ++k) run[k] = dims_[*row_].size * bytes_[k];
-    }
-    if (outer.empty()) return;
-    const std::size_t p = outer.back();
-    const std::size_t q = *std::min_element(outer.begin(), outer.end(), [&](std::size_t a, std::size_t b) {
-      return std::abs(dims_[a].step[1]) < std::abs(dims_[b].step[1]);
+  /// Indices of a dim that one call of the kernel takes.
+  std::int64_t unit(std::size_t dim) const {
+    if (dim == row_) return column_ ? rows_ : dims_[dim].size;
+    return dim == column_ ? columns_ : 1;
+  }
+
+  /// The dims by their step on one side, near ones last.
+  std::vector<std::size_t> by_step(int side) const {
+    std::vector<std::size_t> out(dims_.size());
+    for (std::size_t d = 0; d < out.size(); ++d) out[d] = d;
+    std::stable_sort(out.begin(), out.end(), [&](std::size_t a, std::size_t b) {
+      return std::abs(dims_[a].step[side]) > std::abs(dims_[b].step[side]);
     });
-    std::vector<Level> levels;
-    if (p == q || constant_) {
-      for (std::size_t d : outer) levels.push_back({d, 1});
-    } else {
-      for (std::size_t d : outer)
-        if (d != p && d != q) levels.push_back({d, 1});
-      levels.push_back({q, std::max<std::int64_t>(1, kPatch / std::max<std::int64_t>(run[1], 1))});
-      levels.push_back({p, std::max<std::int64_t>(1, kPatch / std::max<std::int64_t>(run[0], 1))});
-      // Writes past the caches need no neighbours soon after; reads always do.
-      levels.push_back({writer_.may_stream() ? p : q, 0});
-      levels.push_back({writer_.may_stream() ? q : p, 0});
+    return out;
+  }
+
+  /// Grows a patch along the near loops of one side until it covers kPatch bytes there.
+  void grow(int side, std::vector<std::int64_t>& patch) const {
+    std::int64_t bytes = bytes_[side];
+    const std::vector<std::size_t> order = by_step(side);
+    for (auto d = order.rbegin(); d != order.rend() && bytes < kPatch; ++d) {
+      const std::int64_t units = std::max<std::int64_t>(1, kPatch / (bytes * unit(*d)));
+      patch[*d] = std::min(dims_[*d].size, std::max(patch[*d], units * unit(*d)));
+      if (dims_[*d].step[side] != 0) bytes *= patch[*d];
     }
-    levels_.insert(levels_.begin(), levels.begin(), levels.end());
-    if (!column_ && !constant_) {
+  }
+
+  /// Loops from patch to patch, which follow the destination, around the loops inside a patch.
+  void order() {
+    std::vector<std::int64_t> patch(dims_.size());
+    for (std::size_t d = 0; d < dims_.size(); ++d) patch[d] = unit(d);
+    if (!constant_) {
+      grow(0, patch);
+      grow(1, patch);
+    }
+    for (std::size_t d : by_step(0))
+      if (patch[d] < dims_[d].size) levels_.push_back({d, patch[d]});
+    // Writes past the caches need no neighbours soon after; reads always do.
+    for (std::size_t d : by_step(writer_.may_stream() ? 1 : 0))
+      if (unit(d) < patch[d]) levels_.push_back({d, unit(d)});
+    if (!column_ && !constant_ && !levels_.empty()) {
       rows_dim_ = levels_.back().dim;
       levels_.pop_back();
     }
@@ -175,14 +186,12 @@ class Runner {
     const Level& l = levels_[at];
     const Loop& loop = dims_[l.dim];
     const std::int64_t step[2] = {loop.step[0] * bytes_[0], loop.step[1] * bytes_[1]};
-    if (l.block == 0) {
-      for (std::int64_t i = 0; i < extent_[l.dim]; ++i) level(at + 1, dst + i * step[0], src + i * step[1]);
-      return;
-    }
-    for (std::int64_t i = 0; i < loop.size; i += l.block) {
-      extent_[l.dim] = std::min(l.block, loop.size - i);
+    const std::int64_t size = extent_[l.dim];
+    for (std::int64_t i = 0; i < size; i += l.block) {
+      extent_[l.dim] = std::min(l.block, size - i);
       level(at + 1, dst + i * step[0], src + i * step[1]);
     }
+    extent_[l.dim] = size;
   }
 
   void runs(std::uint8_t* dst, const std::uint8_t* src) const {
@@ -204,7 +213,7 @@ class Runner {
     writer_.write(dst, src, r);
   }
 
-  /// A block runs when the next one is known, so that the first lines of that one can be fetched meanwhile.
+  /// A block runs when the next one is known, so that the first rows of that one can be fetched meanwhile.
   void next_block(std::uint8_t* dst, const std::uint8_t* src) {
     const Block next{dst, src, extent_[*row_], extent_[*column_]};
     if (block_.dst != nullptr) run_block(next);
@@ -215,19 +224,24 @@ class Runner {
     if (block_.dst != nullptr) run_block({});
   }
 
-  /// Fetches some rows of a block: they lie a pitch apart, which no hardware prefetcher follows.
-  void fetch(const Block& b, std::int64_t row) const {
-    const std::int64_t pitch = dims_[*row_].step[1] * bytes_[1], bytes = b.columns * bytes_[1];
-    for (std::int64_t r = row; r < std::min(row + kGroup, b.rows); ++r)
-      for (std::int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(b.src + r * pitch + at);
+  /// Fetches one row of the block at hand, or of the next one when it lies beyond: rows lie a pitch apart,
+  /// which no hardware prefetcher follows.
+  void fetch(const Block& next, std::int64_t row) const {
+    const Block& b = row < block_.rows ? block_ : next;
+    if (row >= block_.rows) row -= block_.rows;
+    if (row >= b.rows) return;
+    const std::uint8_t* line = b.src + row * dims_[*row_].step[1] * bytes_[1];
+    for (std::int64_t at = 0; at < b.columns * bytes_[1]; at += 64) prefetch(line + at);
   }
 
-  /// Moves the rows of the block at hand to the stage, a few at a time while the next few are fetched.
+  /// Moves the rows of the block at hand to the stage, a group at a time while later ones are fetched.
   template <typename Step>
   void each_group(const Block& next, Step step) const {
-    for (std::int64_t r = 0; r < block_.rows; r += kGroup) {
-      r + kGroup < block_.rows ? fetch(block_, r + kGroup) : fetch(next, 0);
-      step(r, static_cast<std::size_t>(std::min(kGroup, block_.rows - r)));
+    const std::int64_t group = bytes_[1] == 1 ? 2 * kGroup : kGroup;  // no fewer than a square of a transpose
+    for (std::int64_t r = 0; r < block_.rows; r += group) {
+      const std::int64_t n = std::min(group, block_.rows - r);
+      for (std::int64_t k = r; k < r + n; ++k) fetch(next, k + kAhead);
+      step(r, static_cast<std::size_t>(n));
     }
   }
 
@@ -270,7 +284,7 @@ class Runner {
   std::optional<std::size_t> rows_dim_;      // the dim that a call of the kernel repeats its run along
   std::int64_t rows_ = 1, columns_ = 1;
   std::vector<Level> levels_;
-  std::vector<std::int64_t> extent_;  // indices of each dim in the block at hand
+  std::vector<std::int64_t> extent_;  // indices of each dim in the loops at hand
   bool constant_ = false, empty_ = false;
   alignas(8) std::uint8_t value_[8] = {};
 };

@@ -13,6 +13,9 @@ VIEWS = {
     "heads": lambda t: t.reshape(-1, 30, 50).transpose(0, 1),
     "split sticks": lambda t: t.reshape(-1, 12, 125).permute(2, 0, 1),
     "flat": lambda t: t.reshape(-1),
+    "heads of a batch": lambda t: t.reshape(38, 79, 12, 125).permute(0, 2, 1, 3),
+    "heads, transposed": lambda t: t.reshape(38, 12, 79, 125).transpose(2, 3),
+    "channels last": lambda t: t.reshape(19, 125, 158, 12).permute(0, 2, 3, 1),
 }
 
 
