@@ -5,6 +5,10 @@ import torch
 import torch.nn.functional as F
 from helpers import check, close, half
 
+from torch_loom import arch
+from torch_loom.inductor import config
+from torch_loom.profiler import launch_rows, recorded_launches
+
 # q k^T, the weights and the result are rounded once each to df16; scores have unit variance after scaling.
 ROUNDINGS, ABSOLUTE = 3, 4e-3
 
@@ -57,6 +61,31 @@ def test_rotary_embedding_of_projected_heads(heads, size):
         return q * angles.cos() + half_turn * angles.sin()
 
     check(rotate, x, w, torch.arange(length), rates, roundings=2, absolute=1e-2)
+
+
+@pytest.mark.parametrize("computed", [False, True])
+def test_rotation_fetches_a_head_once(computed):
+    """The halves that change places are lanes of the same sticks, so the projected heads are read once, also where
+    angles that repeat for both halves split a head into two loops."""
+    rows, heads, size = 128, 4, 64
+
+    def rotate(x, w, cos, sin):
+        q = (x @ w).view(rows, heads, size)
+        if computed:
+            angles = torch.cat((cos, cos), -1)
+            cos, sin = angles.cos(), angles.sin()
+        return q * cos[:, None] + torch.cat((-q[..., size // 2 :], q[..., : size // 2]), -1) * sin[:, None]
+
+    width = size // 2 if computed else size
+    args = half(rows, 64), half(64, heads * size, seed=1, scale=0.125), half(rows, width), half(rows, width, seed=2)
+    held = [a.to("spyre") for a in args]
+    torch._dynamo.reset()
+    with config.patch(residency=False), recorded_launches() as records:
+        out = torch.compile(rotate, dynamic=False)(*held).cpu().float()
+    # The projection is rounded (values up to 4.5, 2^-10 of them), and so is the sum of two of its products.
+    torch.testing.assert_close(out, rotate(*(h.cpu().float() for h in held)), rtol=2.0**-9, atol=5e-2)
+    last = launch_rows(records, arch.load("spyre"))[-1]
+    assert last.ddr_bytes == 2 * (2 * rows * heads * size + (1 if computed else 2) * rows * 64)
 
 
 def test_more_keys_than_a_block_holds():

@@ -19,17 +19,7 @@ from .access import Access, Coordinate
 from .compat import CeilDiv, FloorDiv, Max, Min, Mod, ModularIndexing, PythonMod
 from .domain import Dim, exact_div, hint
 from .errors import Unsupported
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One dim of a view with its part of the tile."""
-
-    size: Num
-    stride: Num
-    at: Num
-    extent: Num
-    dim: Dim | None = None
+from .lanes import Entry, Window, joined, run_of, window_of
 
 
 @dataclass(frozen=True)
@@ -147,7 +137,7 @@ class Tiles:
 
     def _whole_sticks(self, c: Coordinate, block: Num, per_stick: int) -> bool:
         """Do tiles of ``block`` lanes start at a stick, or lie inside of one?"""
-        step = self._divides(c, per_stick)
+        step = self.divides(c, per_stick)
         return step % per_stick == 0 or (isinstance(block, int) and step % block == 0 and per_stick % block == 0)
 
     def _lane_entries(self, c: Coordinate, per_stick: int) -> tuple[list[Entry], Num | None]:
@@ -161,9 +151,9 @@ class Tiles:
         lane = self.b.sub(at, self.b.mul(first, per_stick))
         if not tiled:
             return [Entry(tiles, stride, first, 1), Entry(per_stick, 1, lane, 1)], None
-        d = tiled[0][0] if tiled[0][1] == 1 and len(tiled) == 1 else self._join(c, tiled)
+        d = tiled[0][0] if tiled[0][1] == 1 and len(tiled) == 1 else self.join(c, tiled)
         block = self.block[d]
-        step = self._divides(c, per_stick)
+        step = self.divides(c, per_stick)
         if isinstance(block, int) and step % block == 0 and per_stick % block == 0:
             return [Entry(tiles, stride, first, 1), Entry(per_stick, 1, lane, block, d)], None
         if step % per_stick == 0:
@@ -175,7 +165,7 @@ class Tiles:
         entries = [Entry(tiles, stride, first, count, d), Entry(per_stick, 1, 0, per_stick, d)]
         return entries, lane
 
-    def _join(self, c: Coordinate, tiled: Sequence[tuple[Dim, sympy.Expr]]) -> Dim:
+    def join(self, c: Coordinate, tiled: Sequence[tuple[Dim, sympy.Expr]]) -> Dim:
         """One dim for several that together walk a contiguous run of lanes (see ``regular``)."""
         ordered = sorted(tiled, key=lambda t: hint(t[1]))
         step: Num = 1
@@ -207,7 +197,7 @@ class Tiles:
         whole = divides and d not in self.overrun
         return whole or block == self.extent[d] or len(c.terms) == 1
 
-    def _divides(self, c: Coordinate, per_stick: int) -> int:
+    def divides(self, c: Coordinate, per_stick: int) -> int:
         """A number that divides the start coordinate for all loop indices (0 counts as a stick)."""
         import math
 
@@ -225,13 +215,21 @@ class Tiles:
             out = math.gcd(out, int(v) if v.is_Integer else 1)
         return out or per_stick
 
-    def _entries(self, access: Access, store: bool = False) -> tuple[list[Entry], Num | None]:
+    def _entries(self, access: Access, store: bool = False) -> tuple[list[Entry], Window | None]:
         """View dims of an access. A store ends where its loop does: what lies behind in the same dim is not its own."""
         entries: list[Entry] = []
-        lane_at: Num | None = None
+        window: Window | None = None
         for c in access.coordinates:
+            narrow = window_of(self, access, c) if c is access.coordinates[-1] and not store else None
+            if narrow is not None:
+                entries.extend(narrow[0])
+                window = narrow[1]
+                continue
+            if c is access.coordinates[-1] and c.dim.tile_stride is None and not access.limits:
+                c = joined(self, c, run_of(self, c, None, access.geometry.format.per_stick))
             if c.dim.tile_stride is not None:
                 lanes, lane_at = self._lane_entries(c, access.geometry.format.per_stick)
+                window = None if lane_at is None else Window(lane_at)
                 entries.extend(lanes)
                 continue
             size, stride = self.number(c.dim.extent), self.number(c.dim.device_stride)
@@ -261,13 +259,13 @@ class Tiles:
                 entries.append(Entry(self.b.sub(end, low), step, self.b.sub(self.start[d], low), self.block[d], d))
         if not entries:
             entries.append(Entry(1, 1, 0, 1))
-        return entries, lane_at
+        return entries, window
 
     # -- loads and stores ----
 
     def load(self, access: Access) -> tuple[Tensor, tuple[Dim, ...]]:
         """Load the tile of an access; returns the value and the dim of each of its axes."""
-        entries, lane_at = self._entries(access)
+        entries, window = self._entries(access)
         view = self.b.view(
             self.bases[access.geometry.name],
             [e.size for e in entries],
@@ -282,9 +280,9 @@ class Tiles:
             order,
             invariant=access.geometry.name not in self.written,
         )
-        return self._shape(tile, [entries[i] for i in order], lane_at)
+        return self._shape(tile, [entries[i] for i in order], window)
 
-    def _shape(self, tile: Tensor, entries: Sequence[Entry], lane_at: Num | None) -> tuple[Tensor, tuple[Dim, ...]]:
+    def _shape(self, tile: Tensor, entries: Sequence[Entry], window: Window | None) -> tuple[Tensor, tuple[Dim, ...]]:
         """Collapse unit axes and (tile, lane) pairs; cut the wanted run out of whole sticks."""
         axes = [e.dim for e in entries]
         dims = tuple(dict.fromkeys(d for d in axes if d is not None))
@@ -298,22 +296,22 @@ class Tiles:
                 extent = self.b.mul(extent, entries[i].extent)
             shape.append(extent)
         value = self.b.collapse(tile, runs, shape)
-        if lane_at is not None:
-            wanted = [self.block[d] for d in dims]
-            offsets: list[Num] = [0] * len(dims)
-            offsets[-1] = lane_at
-            value = self.b.slice(value, offsets, wanted)
+        if window is not None:
+            whole = [self.block[d] for d in dims]
+            wanted = whole if window.width is None else [*whole[:-1], window.width]
+            value = self.b.slice(value, [*[0] * (len(dims) - 1), window.lane], wanted)
+            value = self.b.pad_to(value, whole, [*[0] * (len(dims) - 1), window.place])
         return self._unjoin(value, dims)
 
     def store(self, access: Access, value: Tensor, dims: Sequence[Dim]) -> None:
         """Store a value whose axes are ``dims`` (all tile dims of the access, any order)."""
-        entries, lane_at = self._entries(access, store=True)
+        entries, window = self._entries(access, store=True)
         order = _together(entries)
         axes = [entries[i] for i in order]
         wanted = list(dict.fromkeys(e.dim for e in axes if e.dim is not None))
         if wanted:
             value = self._arranged(value, dims, wanted)
-        if lane_at is not None:
+        if window is not None:
             shape = list(value.shape)
             shape[-1] = self.b.mul(axes[-2].extent, axes[-1].extent)
             value = self.b.pad_to(value, shape)
@@ -341,7 +339,7 @@ class Tiles:
         tile = self.b.gather(view, [extent for _, extent in axes] or [1], subscripts)
         if not axes:
             return tile, ()
-        return self._shape(tile, [Entry(0, 0, 0, extent, d) for d, extent in axes], 0)
+        return self._shape(tile, [Entry(0, 0, 0, extent, d) for d, extent in axes], Window(0))
 
     def scatter(
         self, access: Access, indices: dict[sympy.Symbol, GatherIndex], value: Tensor, dims: Sequence[Dim]

@@ -572,13 +572,13 @@ class KernelBuilder:
         )
         return Tensor(self._value(text), tuple(sizes), value.dtype)
 
-    def pad_to(self, value: Tensor, shape: Sequence[Dim]) -> Tensor:
-        """``value`` at the origin of an otherwise uninitialised tensor of ``shape``."""
+    def pad_to(self, value: Tensor, shape: Sequence[Dim], at: Sequence[int] | None = None) -> Tensor:
+        """``value`` at ``at`` (default: the origin) of an otherwise uninitialised tensor of ``shape``."""
         if list(shape) == list(value.shape):
             return value
         init = self.empty(shape, value.dtype)
         text = (
-            f"tensor.insert_slice {value.name} into {init.name}[{', '.join('0' for _ in shape)}] "
+            f"tensor.insert_slice {value.name} into {init.name}[{self._listed(at or [0] * len(shape))}] "
             f"[{self._listed(value.shape)}] [{', '.join('1' for _ in shape)}] : {value.type} into {init.type}"
         )
         return Tensor(self._value(text), tuple(shape), value.dtype)
