@@ -24,7 +24,7 @@ from torch._inductor.codegen.common import (
     register_backend_for_device,
     register_device_op_overrides,
 )
-from torch._inductor.codegen.wrapper import PythonWrapperCodegen
+from torch._inductor.codegen.wrapper import PythonWrapperCodegen, SubgraphPythonWrapperCodegen
 from torch._inductor.custom_graph_pass import CustomGraphModulePass, get_hash_for_files
 from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.exc import InductorError
@@ -81,6 +81,7 @@ __all__ = [
     "ReductionHint",
     "SchedulerNode",
     "SizeVars",
+    "SubgraphPythonWrapperCodegen",
     "TensorBox",
     "buffer_numel",
     "buffer_of",
@@ -98,6 +99,7 @@ __all__ = [
     "lines_of",
     "number_kind",
     "ops",
+    "origins_of",
     "real_place",
     "register_backend_for_device",
     "register_device_op_overrides",
@@ -203,14 +205,21 @@ def compile_graph_module(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Cal
         ):
             compiled = compile_fx_inner(gm, list(inputs))
     except InductorError as error:
+        if isinstance(error.__cause__, Unsupported):
+            raise error.__cause__ from error
         raise Unsupported(str(error.__cause__ or error)) from error
     return compiled.current_callable  # type: ignore[attr-defined,no-any-return]
 
 
 def lines_of(nodes: Sequence[SchedulerNode]) -> list[int]:
     """``meta["line"]`` of the FX nodes that scheduler nodes compute, in order."""
-    found = {o.meta["line"] for n in nodes if n.node is not None for o in n.node.get_origins() if "line" in o.meta}
-    return sorted(found)
+    return sorted({o.meta["line"] for o in origins_of(nodes) if "line" in o.meta})
+
+
+def origins_of(nodes: Sequence[SchedulerNode]) -> list[torch.fx.Node]:
+    """The FX nodes that scheduler nodes compute, by name."""
+    found = {o.name: o for n in nodes if n.node is not None for o in n.node.get_origins()}
+    return [found[name] for name in sorted(found)]
 
 
 def _copied(result: Any) -> Any:

@@ -14,6 +14,7 @@ from typing import Any
 import sympy
 import torch
 
+from .access import FORMATS
 from .attention_graph import rewrite_attention
 from .compat import (
     CustomGraphModulePass,
@@ -24,8 +25,10 @@ from .compat import (
     ops,
     register_lowering,
 )
+from .errors import Unsupported
 
 aten = torch.ops.aten
+_HELD = {t: str(t).removeprefix("torch.") for t in (*FORMATS, torch.float8_e4m3fn, torch.float8_e5m2fnuz)}
 DEVICE = "spyre"
 
 
@@ -121,6 +124,7 @@ class GraphPass(CustomGraphModulePass):
     def __call__(self, gm: torch.fx.GraphModule) -> None:
         from .expand import expand_node
 
+        _refuse(gm.graph)
         waiting = [n for n in gm.graph.nodes if n.op == "call_function"]
         while waiting:
             node = waiting.pop()
@@ -142,6 +146,19 @@ class GraphPass(CustomGraphModulePass):
                 gm.graph.erase_node(node)
         gm.graph.eliminate_dead_code()
         gm.recompile()
+
+
+def _refuse(graph: torch.fx.Graph) -> None:
+    """An error that names the operator and its line for values that the device cannot hold."""
+    for node in graph.nodes:
+        value = node.meta.get("val")
+        for x in value if isinstance(value, (tuple, list)) else (value,):
+            if not isinstance(x, torch.Tensor) or x.device.type != DEVICE:
+                continue
+            if x.layout != torch.strided:
+                raise Unsupported(f"tensors of layout {x.layout}", [node])
+            if x.dtype not in _HELD:
+                raise Unsupported(f"{x.dtype}; tensors on the device hold {', '.join(_HELD.values())}", [node])
 
 
 def _mm(emit: Emit, node: torch.fx.Node) -> Any:

@@ -25,10 +25,12 @@ from .compat import (
     get_fused_kernel_name,
     get_kernel_metadata,
     lines_of,
+    origins_of,
     sizevars,
 )
 from .division import LX_BUDGET, joint_pays, rows_pay
 from .domain import Misaligned, hint, product, typical
+from .errors import Unsupported
 from .options import current as options
 from .plan import REDUCED_ELEMENTS, align, flatten, groups, is_dot, link, make_plan, planned, readers, same_left_operand
 from .runtime import chip_name
@@ -224,10 +226,16 @@ class LoomScheduling(BaseScheduling):
 
     def _generate(self, parts: list[list[SchedulerNode]]) -> bool:
         """Generate and call the kernel of one list of nodes, or of a chain of two; False if two do not fit together."""
+        nodes = [n for part in parts for n in part]
+        try:
+            return self._generated(parts, nodes)
+        except Unsupported as error:
+            raise error.within(origins_of(nodes)) from error.__cause__
+
+    def _generated(self, parts: list[list[SchedulerNode]], nodes: list[SchedulerNode]) -> bool:
         from .chain import emit_chain, plan_chain
         from .write import emit_kernel
 
-        nodes = [n for part in parts for n in part]
         kernel = TileKernel()
         kernel.store_buffer_names.update(name for n in nodes for name in n.get_buffer_names())
         kernel.remove_kernel_local_buffers()
@@ -277,9 +285,9 @@ class LoomScheduling(BaseScheduling):
         if name is None:
             label = get_fused_kernel_name(nodes, config.triton.descriptive_names).replace("__", "_")
             label = label.replace("scaled_dot_product_fused_attention_overrideable", "attention")
-            name = f"loom_{label[:60].strip('_')}_{len(self.names)}"
-            self.names[key] = name
             wrapper = V.graph.wrapper_code
+            name = f"loom_{label[:60].strip('_')}_{wrapper.next_kernel_suffix()}"
+            self.names[key] = name
             origins, detailed = get_kernel_metadata(nodes, wrapper)
             body = f"loom_kernel({name!r}, '''\n{text}''', {kinds!r}, {layouts!r})"
             runtime.request(name, text)

@@ -5,34 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from .access import public_layout
-from .compat import DeviceOpOverrides, PythonWrapperCodegen
+from .compat import DeviceOpOverrides, PythonWrapperCodegen, SubgraphPythonWrapperCodegen
 from .jobs import make_jobs
 from .options import current as options
 
 
-class LoomWrapperCodegen(PythonWrapperCodegen):
-    """Python wrapper: allocations carry the compiler's layout, kernels are called as functions."""
-
-    @staticmethod
-    def create(
-        is_subgraph: bool, subgraph_name: str | None, parent_wrapper: Any, partition_signatures: Any = None
-    ) -> PythonWrapperCodegen:
-        """Wrapper of a graph (ours) or of a subgraph (Inductor's own)."""
-        if is_subgraph:
-            return PythonWrapperCodegen.create(is_subgraph, subgraph_name, parent_wrapper, partition_signatures)
-        return LoomWrapperCodegen()
-
-    def write_header(self) -> None:
-        """Add what kernels and allocations need."""
-        super().write_header()
-        self.imports.splice("from torch_loom.inductor.runtime import loom_kernel, empty_strided_spyre")
-        self.imports.splice("from torch_loom.inductor.job import loom_job")
-
-    def run_wrapper_ir_passes(self, is_inference: bool) -> None:
-        """After Inductor's own: runs of kernels become jobs, except for the recorder, which keeps single launches."""
-        super().run_wrapper_ir_passes(is_inference)
-        if not options().public_outputs:
-            self.lines = make_jobs(self, self.lines)
+class DeviceLines(PythonWrapperCodegen):
+    """What a host program writes for ``spyre``, in graphs and in their subgraphs."""
 
     def make_allocation(
         self,
@@ -65,6 +44,35 @@ class LoomWrapperCodegen(PythonWrapperCodegen):
             super()._generate_kernel_call_helper(kernel_name, call_args, **kwargs)
             return
         self.writeline(self.wrap_kernel_call(kernel_name, call_args))
+
+
+class LoomWrapperCodegen(DeviceLines):
+    """Python wrapper: allocations carry the compiler's layout, kernels are called as functions."""
+
+    @staticmethod
+    def create(
+        is_subgraph: bool, subgraph_name: str | None, parent_wrapper: Any, partition_signatures: Any = None
+    ) -> PythonWrapperCodegen:
+        """Wrapper of a graph, or of a subgraph: a branch of ``cond``, the body of ``while_loop``."""
+        if is_subgraph and subgraph_name is not None:
+            return LoomSubgraphCodegen(subgraph_name, parent_wrapper, partition_signatures)
+        return LoomWrapperCodegen()
+
+    def write_header(self) -> None:
+        """Add what kernels and allocations need."""
+        super().write_header()
+        self.imports.splice("from torch_loom.inductor.runtime import loom_kernel, empty_strided_spyre")
+        self.imports.splice("from torch_loom.inductor.job import loom_job")
+
+    def run_wrapper_ir_passes(self, is_inference: bool) -> None:
+        """After Inductor's own: runs of kernels become jobs, except for the recorder, which keeps single launches."""
+        super().run_wrapper_ir_passes(is_inference)
+        if not options().public_outputs:
+            self.lines = make_jobs(self, self.lines)
+
+
+class LoomSubgraphCodegen(DeviceLines, SubgraphPythonWrapperCodegen):
+    """A function of the host program; its kernels are defined in the graph's own module and launched one by one."""
 
 
 def _outputs() -> set[str]:
