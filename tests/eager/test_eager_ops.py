@@ -85,6 +85,43 @@ def test_embedding():
     check(F.embedding, torch.tensor([[3, 0, 9], [9, 1, 2]]), half(10, 65))
 
 
+def test_a_place_for_every_element_of_a_lane():
+    """Along the sticks of the scores both the lane and its class change from one element to the next."""
+    scores, classes = half(2, 3, 70, 1), torch.arange(140).reshape(2, 70, 1) % 3
+    check(F.nll_loss, scores, classes, reduction="none")
+
+
+def test_single_elements_as_places_and_numbers():
+    one = torch.zeros(1, dtype=torch.int64)
+    check(lambda t, at: t[0].clone().scatter_(0, at[0], 2.5), half(1), one)
+    check(lambda t, at: t.clone().scatter_(1, at.reshape(1, 1), 1), half(4, 5) > 0, one)
+    check(torch.copysign, half(5, 65), -3.14)
+    scores = half(1, 3)
+    grads = []
+    for device in ("cpu", "spyre"):
+        leaf = scores.float().to(device).requires_grad_()
+        F.nll_loss(leaf.log_softmax(-1), torch.tensor([1], device=device)).backward()
+        grads.append(leaf.grad)
+    assert torch.spyre.fallbacks() == {}
+    assert_near(grads[1], grads[0], terms=3)
+
+
+def test_resizing():
+    for corners in (False, True):
+        check(lambda t, c=corners: F.interpolate(t, size=(7, 9), mode="bilinear", align_corners=c), half(1, 2, 5, 6))
+    image = half(1, 2, 5, 6).to(memory_format=torch.channels_last)
+    check(lambda t: F.interpolate(t, scale_factor=(1.7, 2.3), mode="bicubic"), image, roundings=2, absolute=2**-9)
+
+
+def test_means_over_windows_that_reach_past_the_padding():
+    x, grads = half(1, 3, 9), []
+    for device in ("cpu", "spyre"):
+        leaf = x.float().to(device).requires_grad_()
+        F.avg_pool1d(leaf, 6, stride=3, padding=2, ceil_mode=True).square().sum().backward()
+        grads.append(leaf.grad)
+    assert_near(grads[1], grads[0], terms=6)
+
+
 def test_results_have_the_strides_of_the_host():
     x = half(6, 70)
     check(lambda t: t.t() + 1, x)

@@ -26,8 +26,9 @@ PyTorch's own samples of every operator (OpInfo) on `spyre` without any fallback
 `tests/opinfo/sweep.py --record`; `make test-opinfo` runs all of them again and fails for every difference in either
 direction, `tests/opinfo/test_opinfo.py` some. An operator has the result of the worst of its samples: *refused* is
 one clear error, *wrong* a different value, *crash* any other error, *hang* no result within {SECONDS} s of processor
-time, *skip* no sample, nothing to differentiate, or only a dtype without a device format, *untried* not run yet. Random
-and uninitialized results are compared in shape and dtype only. *aten* counts the distinct aten operators, overloads
+time a sample, *skip* no sample, nothing to differentiate, or only a dtype without a device format, *untried* not run
+yet. Samples are spread over those that PyTorch has. Random and uninitialized results are compared in shape and dtype
+only. *aten* counts the distinct aten operators, overloads
 taken together, that ran for the operators that pass. `loom ops` lists the route of every overload.
 """
 
@@ -72,11 +73,12 @@ def spread(mode: str, dtype: str, rows: dict[str, list[Row]]) -> dict[str, dict[
 
 
 def keep(mode: str, dtype: str, samples: int, rows: dict[str, list[Row]]) -> None:
-    """Merge results into the record and write the page."""
+    """Merge results into the record and write the page. Results of another number of samples do not count any more."""
     record = load()
     names = {key(*job) for job in jobs(dtype)}
     for section, found in spread(mode, dtype, rows).items():
-        before = record.get(section, {"operators": {}})["operators"]
+        earlier = record.get(section, {"samples": 0, "operators": {}})
+        before = earlier["operators"] if earlier["samples"] == samples else {}
         merged = {n: found.get(n) or before.get(n) or ["untried", "", []] for n in sorted(names)}
         record[section] = {"samples": samples, "operators": merged}
     RECORD.write_text(text(record))

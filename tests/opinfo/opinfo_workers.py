@@ -9,7 +9,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-SECONDS = 60  # of processor time per operator: a busy machine does not make a hang
+SECONDS = 60  # of processor time per sample: a busy machine does not make a hang
 WAITS = 20  # times as long on the clock, for a process that waits for ever
 Row = list[Any]  # status, reason, aten operators
 
@@ -60,21 +60,21 @@ class Worker:
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
-    def _answers(self) -> bool:
-        """Does an answer come within SECONDS of processor time?"""
-        limit, latest = self._spent() + SECONDS, time.monotonic() + WAITS * SECONDS
+    def _answers(self, seconds: float) -> bool:
+        """Does an answer come within ``seconds`` of processor time?"""
+        limit, latest = self._spent() + seconds, time.monotonic() + WAITS * seconds
         while not self.pipe.poll(2):
             if self._spent() > limit or time.monotonic() > latest:
                 return False
         return True
 
-    def run(self, *job: Any) -> list[Row]:
+    def run(self, name: str, variant: str, dtype: str, samples: int, mode: str) -> list[Row]:
         """Rows of an operator, as of ``opinfo_samples.run_op``; one row when the process fails."""
-        self.pipe.send(job)
+        self.pipe.send((name, variant, dtype, samples, mode))
         try:
-            if self._answers():
+            if self._answers(SECONDS * samples):
                 return self.pipe.recv()
-            row: Row = ["hang", f"no result within {SECONDS} s", []]
+            row: Row = ["hang", f"no result within {SECONDS * samples} s", []]
         except (EOFError, ConnectionResetError):
             self.process.join(5)
             row = ["crash", f"process died with exit code {self.process.exitcode}", []]

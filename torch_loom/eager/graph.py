@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import sympy
@@ -221,9 +222,30 @@ def refuse_constants(module: torch.fx.GraphModule) -> None:
 
 def apply(op: Any, values: Sequence[Any]) -> Any:
     """Call ``op`` with the values of all its arguments, in the order of its schema."""
+    values = _numbers_as_tensors(op, values)
     names = [a.name if a.kwarg_only else None for a in op._schema.arguments]
     positional = [v for v, n in zip(values, names, strict=True) if n is None]
     return op(*positional, **{n: v for v, n in zip(values, names, strict=True) if n is not None})
+
+
+def _numbers_as_tensors(op: Any, values: Sequence[Any]) -> Sequence[Any]:
+    """Numbers in the place of tensors as tensors, for operators that do not take them as they are. A number takes the
+    dtype of the tensors beside it, unless it is the only float."""
+    if torch._C._should_allow_numbers_as_tensors(op._schema.name.partition("::")[2]):
+        return values
+    wanted = [isinstance(a.type, torch.TensorType) for a in op._schema.arguments]
+    tensors = [v for v in values if isinstance(v, torch.Tensor)]
+    if not tensors or all(isinstance(v, torch.Tensor) or v is None for v, w in zip(values, wanted, strict=True) if w):
+        return values
+    beside = reduce(torch.promote_types, (t.dtype for t in tensors))
+
+    def placed(number: Any) -> torch.Tensor:
+        wide = isinstance(number, (float, torch.SymFloat)) and not beside.is_floating_point
+        dtype = torch.get_default_dtype() if wide else beside
+        return torch.scalar_tensor(number, dtype=dtype, device=tensors[0].device)
+
+    number = (bool, int, float, torch.SymInt, torch.SymFloat)
+    return [placed(v) if w and isinstance(v, number) else v for v, w in zip(values, wanted, strict=True)]
 
 
 def guards(made: Inputs) -> list[Expr]:

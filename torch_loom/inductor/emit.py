@@ -76,7 +76,7 @@ class Emitter(IndexHandler):
 
     def _load(self, access: Access) -> Operand:
         wanted = [s for c in access.coordinates for s in c.indirect]
-        if not self.tiles.regular(access):
+        if not self.tiles.regular(access) or (wanted and self._walked(access) & self.tiles.stick_and_lane(access)):
             tensor, dims = load_elements(self, access.by_element(self.plan.dims))
         elif wanted:
             tensor, dims = self.tiles.gather(access, {s: self.index_view(self.gathered[s]) for s in wanted})
@@ -86,6 +86,10 @@ class Emitter(IndexHandler):
         if access.coordinates and not wanted and access.geometry.format.element == "i32":
             self.sources[id(value)] = access
         return value
+
+    def _walked(self, access: Access) -> set[Dim]:
+        """Dims along which the indices of an access change."""
+        return {d for c in access.coordinates for s in c.indirect for d in self.gathered[s].value.dims}
 
     def _typed(self, value: Value, dtype: torch.dtype | None) -> Operand:
         """A value that is an int64 from now on, if ``dtype`` is."""
@@ -140,8 +144,7 @@ class Emitter(IndexHandler):
             return
         value = self.stored[name] = settle(self.algebra, value)
         access = self._access(name, index)
-        walked = {d for c in access.coordinates for s in c.indirect for d in self.gathered[s].value.dims}
-        if not self.tiles.regular(access, store=True) or walked & access.dims:
+        if not self.tiles.regular(access, store=True) or self._walked(access) & access.dims:
             store_elements(self, access.by_element(self.plan.dims), value)
             return
         indices = {s: self.index_view(self.gathered[s]) for c in access.coordinates for s in c.indirect}

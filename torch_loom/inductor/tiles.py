@@ -137,8 +137,18 @@ class Tiles:
 
     def _whole_sticks(self, c: Coordinate, block: Num, per_stick: int) -> bool:
         """Do tiles of ``block`` lanes start at a stick, or lie inside of one?"""
-        step = self.divides(c, per_stick)
-        return step % per_stick == 0 or (isinstance(block, int) and step % block == 0 and per_stick % block == 0)
+        return self.divides(c, per_stick) % per_stick == 0 or self._in_a_stick(c, block, per_stick)
+
+    def _in_a_stick(self, c: Coordinate, block: Num, per_stick: int) -> bool:
+        """Do tiles of ``block`` lanes each lie inside of one stick?"""
+        return isinstance(block, int) and self.divides(c, per_stick) % block == 0 and per_stick % block == 0
+
+    def stick_and_lane(self, access: Access) -> set[Dim]:
+        """Dims that take two dims of a view, one for sticks and one for lanes."""
+        lane, per_stick = access.coordinates[-1], access.geometry.format.per_stick
+        tiled = [d for d, _ in lane.terms if d in self.block]
+        short = len(tiled) == 1 and self._in_a_stick(lane, self.block[tiled[0]], per_stick)
+        return set() if short or lane.dim.tile_stride is None else set(tiled)
 
     def _lane_entries(self, c: Coordinate, per_stick: int) -> tuple[list[Entry], Num | None]:
         """(tile, lane) entries of a split lane dim and the lane at which the wanted run begins
@@ -154,7 +164,7 @@ class Tiles:
         d = tiled[0][0] if tiled[0][1] == 1 and len(tiled) == 1 else self.join(c, tiled)
         block = self.block[d]
         step = self.divides(c, per_stick)
-        if isinstance(block, int) and step % block == 0 and per_stick % block == 0:
+        if self._in_a_stick(c, block, per_stick):
             return [Entry(tiles, stride, first, 1), Entry(per_stick, 1, lane, block, d)], None
         if step % per_stick == 0:
             return [
@@ -347,6 +357,9 @@ class Tiles:
         """Store a value whose axes are ``dims`` through index views. What a tile holds beyond the extent of a dim
         that an index walks is cut off: there is no row that it belongs to."""
         axes, view, subscripts = self._indirect(access, indices, [])
+        if not axes:
+            self.b.scatter(value, view, subscripts)
+            return
         wanted = list(dict.fromkeys(d for d, _ in axes))
         value = self._arranged(value, dims, wanted)
         walked = {d for i in indices.values() for d in i.dims}
@@ -357,7 +370,7 @@ class Tiles:
         for d, extent in axes:  # whole sticks where a lane dim takes two view dims
             whole[wanted.index(d)] = self.b.mul(whole[wanted.index(d)], extent)
         value = self.b.expand(self.b.pad_to(value, whole), _runs([d for d, _ in axes]), [e for _, e in axes])
-        self.b.scatter(value if axes else self.b.collapse(value, [], [1]), view, subscripts)
+        self.b.scatter(value, view, subscripts)
 
     def _indirect(
         self, access: Access, indices: dict[sympy.Symbol, GatherIndex], walked: Sequence[Dim]

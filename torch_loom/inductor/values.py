@@ -79,6 +79,7 @@ class Algebra:
             return Number(float(x.value) if kind == "f32" else int(x.value), kind)
         x = checked(self, x)
         if kind == "i1":
+            x = self.materialise(x, x.dims)  # a number of the launch is a scalar
             zero = self.materialise(Number(0, x.kind), x.dims).tensor
             name = "arith.cmpf une" if x.kind == "f32" else "arith.cmpi ne"
             return Value(self.b.op(name, x.tensor, zero), x.dims)

@@ -1,4 +1,4 @@
-"""Pools: windows that cover a dim evenly, and gradients of maxima over windows."""
+"""Pools: windows that cover a dim evenly, and gradients of maxima and means over windows."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch._prims_common import suggest_memory_format
 
 from . import expands
 
@@ -51,6 +52,45 @@ def adaptive_avg_pool3d_backward(grad: torch.Tensor, x: torch.Tensor) -> torch.T
 def adaptive_avg_pool2d_backward(grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """Gradient of means over windows of the last two dims."""
     return _share(grad, x, 2)
+
+
+def _each(value: Sequence[Any], rank: int) -> Sequence[Any]:
+    """One number for each dim, where one may stand for all."""
+    return list(value) * rank if len(value) == 1 else value
+
+
+def _register_average(target: Any, rank: int) -> None:
+    """Gradient of means over windows of the last ``rank`` dims where the last window may reach past the padding: what
+    it covers beyond does not count. Inductor divides by the whole window there; the other cases are left to it."""
+
+    def backward(
+        grad: torch.Tensor,
+        x: torch.Tensor,
+        kernel: Sequence[Any],
+        stride: Sequence[Any],
+        padding: Sequence[Any],
+        ceil_mode: bool,
+        count_include_pad: bool,
+        divisor_override: Any,
+    ) -> Any:
+        if not (ceil_mode and count_include_pad and divisor_override is None):
+            return NotImplemented
+        out = grad.float()
+        ways = zip(range(-rank, 0), *(_each(v, rank) for v in (kernel, stride or kernel, padding)), strict=True)
+        for d, size, step, pad in ways:
+            at = torch.arange(x.shape[d], device=x.device)
+            begin = (torch.arange(grad.shape[d], device=x.device) * step - pad).unsqueeze(-1)
+            end = (begin + size).clamp(max=x.shape[d] + pad)
+            share = out.movedim(d, -1) / (end - begin).squeeze(-1)
+            held = ((at >= begin) & (at < end)).t()
+            out = torch.where(held, share.unsqueeze(-2), 0.0).sum(-1).movedim(-1, d)
+        return out.to(x.dtype).contiguous(memory_format=suggest_memory_format(x))
+
+    expands(target)(backward)
+
+
+_register_average(aten.avg_pool2d_backward.default, 2)
+_register_average(aten.avg_pool3d_backward.default, 3)
 
 
 def _to_places(grad: torch.Tensor, x: torch.Tensor, places: torch.Tensor, rank: int) -> torch.Tensor:

@@ -1,15 +1,17 @@
-"""Gradients of resizing and padding: along each dim an element collects what the outputs took from it.
+"""Resizing, and gradients of resizing and padding: along each dim an element collects what the outputs took from it.
 
-Both are separable. Per dim, output ``o`` is a sum of few *taps*: elements of the input with weights that depend on
+All are separable. Per dim, output ``o`` is a sum of few *taps*: elements of the input with weights that depend on
 ``o`` alone (after PyTorch's rules for coordinates: half pixels, or corners on corners).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any
 
 import torch
+from torch._prims_common import suggest_memory_format
 
 from . import expands
 
@@ -78,6 +80,24 @@ def _backward(
     return out.to(grad.dtype).contiguous()
 
 
+def _take(x: torch.Tensor, dim: int, taps: Taps) -> torch.Tensor:
+    """out[o] = sum over the taps of output o of x[place] times the weight."""
+    shape = [1] * dim + [-1] + [1] * (x.dim() - 1 - dim)
+    parts = [x.index_select(dim, place) * (w.reshape(shape) if isinstance(w, torch.Tensor) else w) for place, w in taps]
+    return reduce(torch.add, parts)
+
+
+def _register_forward(target: Any, taps: Callable[..., Taps]) -> None:
+    def forward(x: torch.Tensor, output_size: Sequence[Any], align_corners: bool, *scales: Any) -> torch.Tensor:
+        out = x.float()
+        every = (*scales, *[None] * (x.dim() - 2 - len(scales)))
+        for d, (count, scale) in enumerate(zip(output_size, every, strict=True), start=2):
+            out = _take(out, d, taps(x.shape[d], count, scale, x.device, align_corners))
+        return out.to(x.dtype).contiguous(memory_format=suggest_memory_format(x))
+
+    expands(target, early=True)(forward)
+
+
 def _register_nearest(target: Any, exact: bool) -> None:
     def backward(grad: torch.Tensor, output_size: Any, input_size: Any, *scales: Any) -> torch.Tensor:
         every = (*scales, *[None] * (grad.dim() - 2 - len(scales)))
@@ -119,7 +139,11 @@ for _rank in ("1d", "2d", "3d"):
 for _rank in ("1d", "2d", "3d"):
     _register_nearest(getattr(aten, f"upsample_nearest{_rank}_backward").default, exact=False)
     _register_nearest(getattr(aten, f"_upsample_nearest_exact{_rank}_backward").default, exact=True)
-_register(aten.upsample_linear1d_backward.default, _linear)
-_register(aten.upsample_bilinear2d_backward.default, _linear)
-_register(aten.upsample_trilinear3d_backward.default, _linear)
-_register(aten.upsample_bicubic2d_backward.default, _cubic)
+for _name, _taps in {
+    "upsample_linear1d": _linear,
+    "upsample_bilinear2d": _linear,
+    "upsample_trilinear3d": _linear,
+    "upsample_bicubic2d": _cubic,
+}.items():
+    _register_forward(getattr(aten, _name).default, _taps)
+    _register(getattr(aten, f"{_name}_backward").default, _taps)
