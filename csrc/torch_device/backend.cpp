@@ -18,7 +18,15 @@ namespace {
 
 c10::Device spyre(c10::DeviceIndex i) { return {kSpyre, i}; }
 
-c10::DeviceIndex index_of(c10::Device d) { return d.has_index() ? d.index() : current_device(); }
+/// The card with this number, the current one for a negative number. Raises when there is none.
+c10::DeviceIndex existing(c10::DeviceIndex i) {
+  const c10::DeviceIndex index = i < 0 ? current_device() : i;
+  TORCH_CHECK(index < device_count(), "spyre device ", int(index), " does not exist: ", int(device_count()),
+              " visible (TORCH_LOOM_CARDS)");
+  return index;
+}
+
+c10::DeviceIndex index_of(c10::Device d) { return existing(d.index()); }
 
 rt::Stream& stream_of(const c10::Stream& s) {
   return rt::card(s.device_index()).stream(static_cast<std::uint64_t>(s.id()));
@@ -54,11 +62,13 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   }
 
   c10::Stream getStream(c10::Device d) const override {
-    return make_stream(index_of(d), current_stream(index_of(d)));
+    const c10::DeviceIndex index = index_of(d);
+    return make_stream(index, current_stream(index));
   }
   c10::Stream getDefaultStream(c10::Device d) const override { return make_stream(index_of(d), 0); }
   c10::Stream getStreamFromGlobalPool(c10::Device d, bool high) const override {
-    return make_stream(index_of(d), rt::card(index_of(d)).next_stream(high));
+    const c10::DeviceIndex index = index_of(d);
+    return make_stream(index, rt::card(index).next_stream(high));
   }
   c10::Stream getNewStream(c10::Device d, int priority) const override {
     return getStreamFromGlobalPool(d, priority != 0);
@@ -141,8 +151,7 @@ class Generator final : public c10::GeneratorImpl {
 const at::Generator& default_generator_ref(c10::DeviceIndex i) {
   static std::array<std::once_flag, rt::kMaxCards> once;
   static std::array<at::Generator, rt::kMaxCards> generators;
-  const c10::DeviceIndex index = i < 0 ? current_device() : i;
-  TORCH_CHECK(index < device_count(), "spyre device ", int(index), " does not exist");
+  const c10::DeviceIndex index = existing(i);
   const auto k = static_cast<std::size_t>(index);
   std::call_once(once[k], [&] {
     generators[k] = at::make_generator<Generator>(index);
@@ -173,7 +182,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
     return default_generator_ref(i);
   }
   at::Generator getNewGenerator(c10::DeviceIndex i) const override {
-    return at::make_generator<Generator>(i < 0 ? current_device() : i);
+    return at::make_generator<Generator>(existing(i));
   }
   at::Device getDeviceFromPtr(void* token) const override {
     const int card = rt::card_of_token(token);

@@ -147,6 +147,30 @@ def test_compilers_still_know_the_functions():
     assert g(2).tolist() == [0, 0]
 
 
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+def test_layouts_in_compiled_functions(backend):
+    other = SpyreTensorLayout(list(SHAPE), torch.float16)
+
+    def f(x, layout):
+        placed = x.to(device_layout=layout)
+        ones = torch.ones(SHAPE, dtype=torch.float16, device="spyre", device_layout=LAYOUT)
+        return placed, ones, placed * 2 + ones, torch.empty_like(x, device_layout=LAYOUT)
+
+    compiled = torch.compile(f, backend=backend, fullgraph=True)
+    for layout in (LAYOUT, other, LAYOUT):
+        placed, made, total, empty = compiled(host().to("spyre"), layout)
+        assert placed.device_tensor_layout() == layout
+        assert in_layout(made) and in_layout(empty)
+        assert torch.equal(placed.cpu(), host()) and torch.equal(made.cpu(), torch.ones(SHAPE).half())
+        assert torch.equal(total.cpu(), (host() * 2 + 1).to("spyre").cpu())
+
+
+def test_gradients_go_through_layouts_in_compiled_functions():
+    weight = host().requires_grad_()
+    torch.compile(lambda w: w.to("spyre").to(device_layout=LAYOUT).sum(), fullgraph=True)(weight).backward()
+    assert torch.equal(weight.grad, torch.ones(SHAPE, dtype=torch.float16))
+
+
 def test_uninstalling_gives_back_the_originals():
     code = (
         "import torch\nbefore = torch.empty, torch.Tensor.to\n"

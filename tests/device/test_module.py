@@ -35,6 +35,12 @@ def test_importing_starts_nothing_and_leaves_dynamo_alone():
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("name", ["module", "dynamo", "memory"])
+def test_any_module_of_the_device_may_be_imported_first(name):
+    done = run(f"import torch_loom.device.{name}\nimport torch\ntorch.ones(1, device='cpu')\n")
+    assert done.returncode == 0, done.stderr
+
+
 def test_dynamo_knows_the_device_once_it_is_imported():
     from torch._dynamo.device_interface import get_interface_for_device
 

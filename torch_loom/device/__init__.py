@@ -8,6 +8,7 @@ threads by the first launch. Registering twice does nothing.
 from __future__ import annotations
 
 import atexit
+import importlib
 import sys
 
 __all__ = ["_autoload"]
@@ -41,7 +42,7 @@ def _autoload() -> None:
     printing.install()
     layout_argument.install()
     atexit.register(_finish)
-    importhook.after_import("torch._dynamo.device_interface", "torch_loom.device.dynamo", "register")
+    importhook.after_import("torch._dynamo.device_interface", "torch_loom.device.dynamo")
 
 
 def _finish() -> None:
@@ -55,3 +56,8 @@ def _finish() -> None:
             _device.synchronize(index)
         except RuntimeError as error:
             print(f"torch-loom: {error}", file=sys.stderr)
+
+
+# A module of this package may be what a program imports first. Its own `import torch` would load the device, this
+# package, in the middle of it; so torch comes before all of them.
+importlib.import_module("torch")

@@ -1,4 +1,4 @@
-"""The device interface that Dynamo and Inductor use; registered once Dynamo is imported."""
+"""The device interface of Dynamo and Inductor. Importing this module registers it, for ``spyre`` and each card."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ from torch._dynamo.device_interface import (
     register_interface_for_device,
 )
 
-from torch_loom.device import module, streams
+from torch_loom.device import (
+    layout_op,  # noqa: F401  graphs may hold layouts
+    module,
+    streams,
+)
 
 
 class SpyreInterface(DeviceInterface):
@@ -67,8 +71,6 @@ class SpyreInterface(DeviceInterface):
         return dtype not in (torch.float64, torch.complex64, torch.complex128, torch.complex32)
 
 
-def register() -> None:
-    """Make Dynamo and Inductor know ``spyre`` and its cards."""
-    register_interface_for_device("spyre", SpyreInterface)
-    for index in range(module.device_count()):
-        register_interface_for_device(f"spyre:{index}", SpyreInterface)
+register_interface_for_device("spyre", SpyreInterface)
+for index in range(module.device_count()):
+    register_interface_for_device(f"spyre:{index}", SpyreInterface)

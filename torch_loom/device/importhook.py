@@ -1,4 +1,4 @@
-"""Run a function after a module has been imported, without importing it now.
+"""Import a module once another one has been imported, without importing that one now.
 
 Dynamo keeps its registry of device interfaces in ``torch._dynamo.device_interface`` and offers no entry
 point for it. Importing Dynamo while torch itself is being imported would double the import time of every
@@ -16,17 +16,17 @@ from collections.abc import Sequence
 from types import ModuleType
 
 
-def after_import(watched: str, module: str, function: str) -> None:
-    """Call ``module.function()`` once ``watched`` is imported (at once if it already is)."""
+def after_import(watched: str, module: str) -> None:
+    """Import ``module`` once ``watched`` is imported (at once if it already is)."""
     if watched in sys.modules:
-        getattr(importlib.import_module(module), function)()
+        importlib.import_module(module)
         return
-    sys.meta_path.insert(0, _Watcher(watched, module, function))
+    sys.meta_path.insert(0, _Watcher(watched, module))
 
 
 class _Watcher(importlib.abc.MetaPathFinder):
-    def __init__(self, watched: str, module: str, function: str) -> None:
-        self.watched, self.module, self.function = watched, module, function
+    def __init__(self, watched: str, module: str) -> None:
+        self.watched, self.module = watched, module
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -36,13 +36,13 @@ class _Watcher(importlib.abc.MetaPathFinder):
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(fullname)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader, self.module, self.function)
+            spec.loader = _Loader(spec.loader, self.module)
         return spec
 
 
 class _Loader(importlib.abc.Loader):
-    def __init__(self, inner: importlib.abc.Loader, module: str, function: str) -> None:
-        self.inner, self.module, self.function = inner, module, function
+    def __init__(self, inner: importlib.abc.Loader, module: str) -> None:
+        self.inner, self.module = inner, module
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
         return self.inner.create_module(spec)
@@ -52,4 +52,4 @@ class _Loader(importlib.abc.Loader):
         if module.__spec__ is not None:
             module.__spec__.loader = self.inner
             module.__loader__ = self.inner
-        getattr(importlib.import_module(self.module), self.function)()
+        importlib.import_module(self.module)

@@ -32,8 +32,16 @@ def _checked(name: str, device_layout: Any, result: torch.Tensor) -> bool:
         raise TypeError(f"{name}: device_layout must be a SpyreTensorLayout, got {type(device_layout).__name__}")
     if result.device.type != "spyre":
         raise ValueError(f"{name}: device_layout needs a tensor on spyre, the result is on {result.device}")
-    # Fake tensors have no memory that a layout could describe.
-    return type(result) in (torch.Tensor, torch.nn.Parameter)
+    return True
+
+
+def _place(tensor: torch.Tensor, layout: SpyreTensorLayout) -> torch.Tensor:
+    if type(tensor) in (torch.Tensor, torch.nn.Parameter):
+        return layouts.to_layout(tensor, layout)
+    # A compiler looks on: there is no memory yet, and the layout must become part of the graph.
+    from torch_loom.device.layout_op import place
+
+    return place(tensor, layout)
 
 
 def _factory(original: Callable[..., torch.Tensor], *args: Any, device_layout: Any, **kwargs: Any) -> torch.Tensor:
@@ -43,12 +51,12 @@ def _factory(original: Callable[..., torch.Tensor], *args: Any, device_layout: A
     result = original(*args, **kwargs)
     if not _checked(name, device_layout, result):
         return result
-    if name in UNDEFINED:
+    if name in UNDEFINED and type(result) is torch.Tensor:
         placed = layouts.empty_with_layout(
             result.shape, device_layout, result.dtype, result.device, stride=result.stride()
         )
     else:
-        placed = layouts.to_layout(result.detach(), device_layout)
+        placed = _place(result.detach(), device_layout)
     return placed.requires_grad_(result.requires_grad)
 
 
@@ -56,7 +64,7 @@ def _to(
     original: Callable[..., torch.Tensor], tensor: torch.Tensor, *args: Any, device_layout: Any = None, **kwargs: Any
 ) -> torch.Tensor:
     result = original(tensor, *args, **kwargs)
-    return layouts.to_layout(result, device_layout) if _checked("to", device_layout, result) else result
+    return _place(result, device_layout) if _checked("to", device_layout, result) else result
 
 
 def install() -> None:

@@ -6,12 +6,12 @@ import hashlib
 import json
 import logging
 import os
-import tempfile
 from pathlib import Path
 
 import torch
 
 from ..inductor.op_program import Program, Refusal
+from ..spyrecode.staging import staged
 
 log = logging.getLogger(__name__)
 
@@ -44,12 +44,7 @@ def save(folder: Path, name: str, key: str, entry: list[Program] | Refusal) -> N
     else:
         data["programs"] = [json.loads(p.to_json()) for p in entry]
     folder.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(prefix=f".{name}.", dir=folder)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as out:
-            json.dump(data, out)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, folder / f"{name}.json")
-    except OSError:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    path = folder / f"{name}.json"
+    with staged(path, folder=False) as temporary:
+        temporary.write_text(json.dumps(data), "utf-8")
+        os.replace(temporary, path)

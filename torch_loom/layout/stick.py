@@ -223,6 +223,10 @@ class SpyreTensorLayout:
     def __hash__(self) -> int:
         return hash(self._key())
 
+    def __fx_repr__(self) -> tuple[str, dict[str, Any]]:
+        """Code that gives the layout back and the names it uses: PyTorch writes it into graphs that hold a layout."""
+        return repr(self), {c.__name__: c for c in (SpyreTensorLayout, DataFormats, ElementArrangement)}
+
     def __iter__(self) -> Iterator[tuple[int, int]]:
         """Pairs (extent, step) of the device dims, outermost first."""
         return iter(zip(self._device_size, self._stride_map, strict=True))
