@@ -28,7 +28,7 @@ export PIP_NO_INPUT = 1
 help:
 	@echo "make demo    run a sentence encoder on the simulated chip   (ARGS='--json out.json')"
 	@echo "make test    run all tests                                  (ARGS='tests/layout -k row')"
-	@echo "make test-opinfo  run PyTorch's samples of every operator in eager mode (an hour; goes on where it stopped)"
+	@echo "make test-opinfo  run PyTorch's samples of every operator in eager mode (hours; goes on where it stopped)"
 	@echo "make sanitize  native tests and fuzzers under AddressSanitizer and UBSan   (COUNT=200000)"
 	@echo "make lint    check format, style and types"
 	@echo "make bench   run the benchmarks                             (ARGS=benchmarks/functional.py)"

@@ -1,7 +1,8 @@
 """What is known of every operator of PyTorch: ``operators.json`` and the page ``docs/ops.md`` made of it.
 
 A section is a way to run operators in one dtype: ``compile float16``, ``eager float32``, ``eager float32 backward``. It
-holds a row ``[status, reason, aten operators]`` for every operator that PyTorch defines for the dtype.
+holds a row ``[status, reason, aten operators, samples]`` for every operator that PyTorch defines for the dtype: it has
+been tried with so many samples at most.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 from opinfo_workers import SECONDS, Row
 
@@ -17,7 +17,9 @@ ROOT = Path(__file__).parent.parent.parent
 RECORD = Path(__file__).parent / "operators.json"
 PAGE = ROOT / "docs" / "ops.md"
 KINDS = ("pass", "refused", "wrong", "crash", "hang", "skip", "untried")
-Record = dict[str, dict[str, Any]]  # section -> {"samples": most samples tried, "operators": {operator: row}}
+Record = dict[str, dict[str, Row]]  # section -> operator -> row
+SAMPLES = 4  # of an operator, at most, unless the command line says otherwise
+UNTRIED: Row = ["untried", "", [], 0]
 
 HEAD = f"""# Operators
 
@@ -27,9 +29,11 @@ PyTorch's own samples of every operator (OpInfo) on `spyre` without any fallback
 direction, `tests/opinfo/test_opinfo.py` some. An operator has the result of the worst of its samples: *refused* is
 one clear error, *wrong* a different value, *crash* any other error, *hang* no result within {SECONDS} s of processor
 time a sample, *skip* no sample, nothing to differentiate, or only a dtype without a device format, *untried* not run
-yet. Samples are spread over those that PyTorch has. Random and uninitialized results are compared in shape and dtype
-only. *aten* counts the distinct aten operators, overloads
-taken together, that ran for the operators that pass. `loom ops` lists the route of every overload.
+yet. An operator is tried with its first sample or, as the column *{SAMPLES} samples* counts among those that pass,
+with up to {SAMPLES} of them, spread over those that PyTorch has. Random and uninitialized results are compared in
+shape and dtype only. *aten* counts the distinct aten operators, overloads taken together, that ran on tensors of
+the device for the operators that pass (compiled: that the program is made of).
+`loom ops` lists the route of every overload.
 """
 
 
@@ -62,8 +66,8 @@ def text(record: Record) -> str:
     """The record as JSON with a line for each operator, so that a change of one is a change of one line."""
     parts = []
     for section, run in sorted(record.items()):
-        rows = ",\n".join(f"{json.dumps(n)}: {json.dumps(r)}" for n, r in sorted(run["operators"].items()))
-        parts.append(f'{json.dumps(section)}: {{"samples": {run["samples"]}, "operators": {{\n{rows}\n}}}}')
+        rows = ",\n".join(f"{json.dumps(n)}: {json.dumps(r)}" for n, r in sorted(run.items()))
+        parts.append(f"{json.dumps(section)}: {{\n{rows}\n}}")
     return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
@@ -73,22 +77,20 @@ def spread(mode: str, dtype: str, rows: dict[str, list[Row]]) -> dict[str, dict[
 
 
 def keep(mode: str, dtype: str, samples: int, rows: dict[str, list[Row]]) -> None:
-    """Merge results into the record and write the page. Results of another number of samples do not count any more."""
+    """Merge results into the record and write the page. A result of more samples stays."""
     record = load()
     names = {key(*job) for job in jobs(dtype)}
     for section, found in spread(mode, dtype, rows).items():
-        earlier = record.get(section, {"samples": 0, "operators": {}})
-        before = earlier["operators"] if earlier["samples"] == samples else {}
-        merged = {n: found.get(n) or before.get(n) or ["untried", "", []] for n in sorted(names)}
-        record[section] = {"samples": samples, "operators": merged}
+        before = record.get(section, {})
+        record[section] = {n: before.get(n, UNTRIED) for n in sorted(names)}
+        record[section] |= {n: [*r, samples] for n, r in found.items() if record[section][n][3] <= samples}
     RECORD.write_text(text(record))
     PAGE.write_text(page(record))
 
 
 def differences(record: Record, section: str, rows: dict[str, Row]) -> list[str]:
     """Where fresh rows are not what the record says: unlisted failures, and failures that are none any more."""
-    listed = record[section]["operators"]
-    known = {n: r[0] for n, r in listed.items()}
+    known = {n: r[0] for n, r in record[section].items()}
     return [
         f"{section}: {n} is {r[0]}, recorded as {known.get(n, 'nothing')}: {r[1]}"
         for n, r in rows.items()
@@ -104,22 +106,21 @@ def _cell(reason: str) -> str:
 
 def page(record: Record) -> str:
     """Counts of every section, each operator that fails somewhere with its reason, and all operators."""
-    lines = [HEAD, "| | samples, at most | " + " | ".join(KINDS) + " | aten |", "|---" * (len(KINDS) + 3) + "|"]
+    columns = [*KINDS, f"{SAMPLES} samples", "aten"]
+    lines = [HEAD, "| | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
     for section, run in record.items():
-        rows = run["operators"].values()
+        rows = run.values()
         counts = [sum(r[0] == k for r in rows) for k in KINDS]
-        atens = {c for r in rows for c in r[2]}
-        lines.append(f"| {section} | {run['samples']} | " + " | ".join(map(str, counts)) + f" | {len(atens)} |")
+        counts += [sum(r[0] == "pass" and r[3] >= SAMPLES for r in rows), len({c for r in rows for c in r[2]})]
+        lines.append(f"| {section} | " + " | ".join(map(str, counts)) + " |")
     for section, run in record.items():
-        failed = {n: r for n, r in sorted(run["operators"].items()) if r[0] not in ("pass", "untried", "skip")}
+        failed = {n: r for n, r in sorted(run.items()) if r[0] not in ("pass", "untried", "skip")}
         lines += ["", f"## {section}: what does not pass", "", "| operator | result | reason |", "|---|---|---|"]
         lines += [f"| `{n}` | {r[0]} | {_cell(r[1])} |" for n, r in failed.items()]
-    ran = sorted(
-        {c for s, run in record.items() if s.startswith("eager") for r in run["operators"].values() for c in r[2]}
-    )
+    ran = sorted({c for s, run in record.items() if s.startswith("eager") for r in run.values() for c in r[2]})
     lines += ["", f"## The {len(ran)} aten operators that ran in eager mode", "", ", ".join(f"`{c}`" for c in ran)]
     lines += ["", "## All", "", "| operator | " + " | ".join(record) + " |", "|---" * (len(record) + 1) + "|"]
-    for n in sorted({n for run in record.values() for n in run["operators"]}):
-        cells = [run["operators"].get(n, ["-"])[0] for run in record.values()]
+    for n in sorted({n for run in record.values() for n in run}):
+        cells = [run.get(n, ["-"])[0] for run in record.values()]
         lines.append(f"| `{n}` | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"

@@ -47,16 +47,19 @@ def worst(outcomes: list[Outcome]) -> Outcome:
 
 
 class Calls(TorchDispatchMode):
-    """Notes the aten operators, overloads taken together, that run under it."""
+    """Notes the aten operators, overloads taken together, that run under it on tensors of a device."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: str) -> None:
         super().__init__()
+        self.device = device
         self.seen: set[str] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func.namespace == "aten":
+        out = func(*args, **(kwargs or {}))
+        touched = (t.device.type for t in tree_leaves((args, kwargs, out)) if isinstance(t, torch.Tensor))
+        if func.namespace == "aten" and self.device in touched:
             self.seen.add(func.overloadpacket.__name__)
-        return func(*args, **(kwargs or {}))
+        return out
 
 
 def held(value: Any) -> Any:
@@ -179,7 +182,7 @@ def compiled(op: Any, sample: Any, dtype: torch.dtype) -> Outcome:
     """One sample through ``torch.compile``."""
     torch._dynamo.reset()
     trial = Trial(op, sample, dtype == torch.float16)
-    calls = Calls()
+    calls = Calls("cpu")
     try:
         with calls, torch.no_grad():
             expected = trial.reference()[1]
@@ -207,7 +210,7 @@ def eager(op: Any, sample: Any, dtype: torch.dtype, forms: bool) -> tuple[Outcom
     skip = trial.skipped(expected)
     if skip:
         return skip, skip
-    calls = Calls()
+    calls = Calls("spyre")
     try:
         with calls:
             device = trial.on_device()
@@ -261,7 +264,7 @@ def _backward(trial: Trial, device: tuple[Any, Any], host: tuple[Any, Any]) -> O
     generator = torch.Generator().manual_seed(7)
     cotangents = [torch.randn(sides[1][1][i].shape, generator=generator).half() for i in wanted]
     grads: list[Any] = []
-    calls = Calls()
+    calls = Calls("spyre")
     try:
         for (leaves, results), place in zip(sides, (placed, held), strict=True):
             chosen = [results[i] for i in wanted]

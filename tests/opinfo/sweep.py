@@ -17,7 +17,7 @@ from collections import Counter
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from opinfo_record import KINDS, ROOT, differences, jobs, keep, key, load, spread
+from opinfo_record import KINDS, ROOT, SAMPLES, differences, jobs, keep, key, load, spread
 from opinfo_workers import Row, Worker
 
 DTYPES = ("float16", "float32", "int64", "bool")
@@ -103,7 +103,7 @@ def main() -> int:
     parser.add_argument("--mode", nargs="+", choices=("eager", "compile"), default=["eager"])
     parser.add_argument("--dtype", nargs="+", choices=DTYPES, default=["float16", "float32"])
     parser.add_argument("--match", default="", help="only operators whose name this expression finds")
-    parser.add_argument("--samples", type=int, default=1, help="samples of an operator, at most")
+    parser.add_argument("--samples", type=int, default=SAMPLES, help="samples of an operator, at most")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--again", nargs="*", default=[], choices=KINDS, help="run operators with these results again")
     parser.add_argument("--fresh", action="store_true", help="run all operators again")
