@@ -42,6 +42,8 @@ def main() -> None:
     print(f"{'us until return':44}{'us':>10}")
     for name, us in rows:
         print(f"{name:44}{us:>10.2f}")
+    print(f"preparing once: {rows[-1][1] / rows[0][1]:.1f}x at the launch of one kernel")
+    print("(published, for whole models: 1.7x in prefill, 2.4x in decode)")
     _device.set_blocking(True)
     done = per_call(lambda: plan.launch(args), calls)
     _device.set_blocking(False)
