@@ -9,6 +9,7 @@ from test_epilogues import run
 from torch_loom import arch
 from torch_loom.inductor import matmul, runtime
 from torch_loom.inductor.division import share_axis, timed
+from torch_loom.inductor.shares import Folding, shared_cycles
 
 
 def exchanges() -> int:
@@ -87,3 +88,37 @@ def test_last_cores_run_past_the_end_without_a_trace(m, n):
     out, expected, _ = run(fn, x, w, y)
     for a, b in zip(out, expected, strict=True):
         torch.testing.assert_close(a.cpu().float(), b, rtol=2.0**-10 * 1.01, atol=64 * 2.0**-24)
+
+
+@pytest.mark.parametrize(
+    "fn, shape, roundings",
+    [
+        (lambda x: x.sum(), (40000,), 1),  # 625 sticks
+        (lambda x: x.amax(-1), (2, 20011), 0),  # the last core's part reaches past the end, so does its last stick
+        (lambda x: x.sum(0), (1024, 100), 1),  # rows are reduced, sticks are not
+        (lambda x: x.argmax(-1), (1, 40001), 0),
+        (lambda x: F.softmax(x, -1), (1, 20480), 2),  # each core goes on with its part of the row
+        (lambda x: F.layer_norm(x, x.shape[-1:]), (2, 16384), 2),
+    ],
+)
+def test_cores_share_a_reduction_of_few_results(fn, shape, roundings):
+    """Sums of n terms in float32 are off by n * 2^-24 of the sum of their sizes, which here is at most n."""
+    x = half(*shape)
+    out, expected, _ = run(fn, x)
+    assert exchanges() >= 1
+    n = x.numel() // max(expected.numel(), 1)
+    absolute = 2.0**-24 * n * n**0.5 if roundings == 1 else 4e-6
+    torch.testing.assert_close(out.cpu().float(), expected.float(), rtol=roundings * 2.0**-10 * 1.01, atol=absolute)
+
+
+def test_a_reduction_of_many_results_exchanges_nothing():
+    run(lambda x: x.sum(-1), half(2048, 64))
+    assert exchanges() == 0
+
+
+def test_more_cores_make_a_long_reduction_faster():
+    long = Folding(1, 1 << 20, 2.0, 4.0, 2.0**21, 128.0, 1, 1)
+    times = [shared_cycles(long, parts, False, 32, "spyre") for parts in (1, 4, 32)]
+    assert times == sorted(times, reverse=True)
+    short = Folding(1, 512, 2.0, 4.0, 1024.0, 1024.0, 1, 1)
+    assert shared_cycles(short, 1, False, 32, "spyre") < shared_cycles(short, 4, False, 32, "spyre")

@@ -7,7 +7,7 @@ reduced extent in one tile, so a fused softmax or norm needs no second pass over
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -53,7 +53,11 @@ class Emitter(IndexHandler):
 
     def only_first(self) -> None:
         """What follows is done by the first of the cores that share a reduced extent."""
-        self.stack.enter_context(self.b.loop(0, self.b.sub(1, self.b.min(1, self.tiles.part))))
+        self.stack.enter_context(self._first())
+
+    def _first(self) -> AbstractContextManager[Any]:
+        """A loop that the first of the cores which share a reduced extent runs once, the others not at all."""
+        return self.b.loop(0, self.b.sub(1, self.b.min(1, self.tiles.part)))
 
     # -- memory ----
 
@@ -143,6 +147,14 @@ class Emitter(IndexHandler):
         if name in self.removed:
             return
         value = self.stored[name] = settle(self.algebra, value)
+        with nullcontext() if self.plan.shared is None or self._parted(name, index) else self._first():
+            self._write(name, index, value)
+
+    def _parted(self, name: str, index: sympy.Expr) -> bool:
+        """Has each of the cores that share a reduced extent a part of the store of its own?"""
+        return self.plan.shared in self._access(name, index).dims
+
+    def _write(self, name: str, index: sympy.Expr, value: Operand) -> None:
         access = self._access(name, index)
         if not self.tiles.regular(access, store=True) or self._walked(access) & access.dims:
             store_elements(self, access.by_element(self.plan.dims), value)

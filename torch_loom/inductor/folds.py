@@ -39,11 +39,8 @@ def fold_block(emitter: Emitter, kind: str, value: Operand, reduced: Sequence[Di
     """Fold one block of a reduction into its running value; what stands beyond the extent is neutral."""
     assert emitter.running is not None and emitter.plan.blocked is not None
     d = emitter.plan.blocked
-    if exact_div(d.extent, emitter.plan.blocks[d]) is None:
-        end = emitter.splat_index(d.extent, ())
-        inside = emitter.algebra.apply("arith.cmpi slt", [emitter.index_value(d.symbol), end])
-        neutral = Number(NEUTRAL[kind][value.kind], value.kind)
-        value = elementwise(emitter.algebra, "where", [inside, value, neutral])  # type: ignore[assignment]
+    if d is not emitter.plan.shared and exact_div(d.extent, emitter.plan.blocks[d]) is None:
+        value = _ended(emitter, kind, value, d)
     block = fold(emitter, kind, value, reduced)
     whole = emitter.algebra.materialise(block, emitter.algebra.ordered(block.dims))
     before: Operand = Value(emitter.running.values[len(emitter.running.results)], whole.dims)
@@ -54,14 +51,26 @@ def fold_block(emitter: Emitter, kind: str, value: Operand, reduced: Sequence[Di
     return whole
 
 
+def _ended(emitter: Emitter, kind: str, value: Operand, d: Dim) -> Operand:
+    """The value with what stands beyond the extent of ``d`` neutral."""
+    end = emitter.splat_index(d.extent, ())
+    inside = emitter.algebra.apply("arith.cmpi slt", [emitter.index_value(d.symbol), end])
+    neutral = Number(NEUTRAL[kind][value.kind], value.kind)
+    return elementwise(emitter.algebra, "where", [inside, value, neutral])  # type: ignore[return-value]
+
+
 def fold(emitter: Emitter, kind: str, value: Operand, reduced: Sequence[Dim]) -> Value:
     """Fold the ``reduced`` dims of a value; of an int64 exactly, or with flags."""
+    plan = emitter.plan
+    if plan.shared is not None and plan.parts * plan.share != plan.shared.extent:
+        value = _ended(emitter, kind, value, plan.shared)
     if not followed(value):
-        return _fold(emitter, COMBINERS[kind], value, reduced)
-    return fold_int64(emitter.algebra, kind, value, reduced, lambda k, x: _fold(emitter, COMBINERS[k], x, reduced))
+        return _fold(emitter, kind, value, reduced)
+    return fold_int64(emitter.algebra, kind, value, reduced, lambda k, x: _fold(emitter, k, x, reduced))
 
 
-def _fold(emitter: Emitter, combiner: dict[str, str], value: Operand, reduced: Sequence[Dim]) -> Value:
+def _fold(emitter: Emitter, kind: str, value: Operand, reduced: Sequence[Dim]) -> Value:
+    combiner = COMBINERS[kind]
     have = emitter.algebra.union([value])
     kept = [d for d in have if d not in reduced]
     wanted = have if set(reduced) <= set(have) else emitter.algebra.ordered([*kept, *reduced])
@@ -69,8 +78,21 @@ def _fold(emitter: Emitter, combiner: dict[str, str], value: Operand, reduced: S
     axes = [i for i, d in enumerate(wanted) if d in reduced]
     if not kept:  # a value over no dims has one element
         tensor = emitter.b.expand_front(whole.tensor)
-        return Value(emitter.b.reduce(combiner[whole.kind], tensor, [a + 1 for a in axes]), ())
-    return Value(emitter.b.reduce(combiner[whole.kind], whole.tensor, axes), tuple(kept))
+        out = Value(emitter.b.reduce(combiner[whole.kind], tensor, [a + 1 for a in axes]), ())
+    else:
+        out = Value(emitter.b.reduce(combiner[whole.kind], whole.tensor, axes), tuple(kept))
+    return out if emitter.running is not None else _over_cores(emitter, [kind], [out])[0]
+
+
+def _over_cores(emitter: Emitter, kinds: Sequence[str], values: Sequence[Value]) -> list[Value]:
+    """Partial results of the cores that share a reduced extent, combined; all of them get the whole."""
+    if emitter.plan.shared is None:
+        return list(values)
+    registers = [v.kind for v in values]
+    combiners = [COMBINERS[k][r] for k, r in zip(kinds, registers, strict=True)]
+    neutral = [NEUTRAL[k][r] for k, r in zip(kinds, registers, strict=True)]
+    out = emitter.b.ring_fold(combiners, [v.tensor for v in values], neutral, emitter.plan.parts)
+    return [Value(t, v.dims) for t, v in zip(out, values, strict=True)]
 
 
 def welford(emitter: Emitter, value: Operand, reduced: Sequence[Dim]) -> tuple[Operand, Operand, Operand]:
@@ -100,17 +122,20 @@ def reduce_by_blocks(emitter: Emitter) -> list[SchedulerNode]:
         start = b.constant(NEUTRAL[kind][register], register)
         inits.append(b.splat(start, [tiles.block[x] for x in dims] or [1]))
         kept.append(dims)
-    steps = b.ceildiv(tiles.extent[d], tiles.block[d])
+    before = tiles.start[d] if d is plan.shared else 0
+    steps = b.ceildiv(plan.share if d is plan.shared else tiles.extent[d], tiles.block[d])
     inside = [n for n in plan.nodes if in_reduction(plan, n)]
     with b.accumulate(0, steps, inits) as carried:
-        tiles.start[d] = b.mul(carried.index, tiles.block[d])
+        tiles.start[d] = b.add(before, b.mul(carried.index, tiles.block[d]))
         emitter.running, emitter.held = carried, []
         for node in inside:
             node._body(*node_variables(node, plan.numel, plan.rnumel, plan.dims))
         stores, emitter.running, emitter.held = emitter.held, None, None
         emitter.loaded.clear()
         emitter.stored.clear()
-    tiles.start[d] = 0
-    for (name, index), total, dims in zip(stores, carried.results, kept, strict=True):
-        emitter.store(name, index, Value(total, dims))
+    tiles.start[d] = before
+    kinds = [kind for kind, _, _ in plan.record.reductions]
+    totals = [Value(total, dims) for total, dims in zip(carried.results, kept, strict=True)]
+    for (name, index), total in zip(stores, _over_cores(emitter, kinds, totals), strict=True):
+        emitter.store(name, index, total)
     return [n for n in plan.nodes if n not in inside]

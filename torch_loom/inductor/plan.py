@@ -45,6 +45,8 @@ class KernelPlan:
     matmul: MatmulPlan | None = None
     attention: AttentionPlan | None = None
     blocked: Dim | None = None  # reduced dim that goes block by block because LX cannot hold all of it
+    parts: int = 1  # neighbouring cores that share the reduced dim ``shared`` (see shares.py)
+    shared: Dim | None = None
 
     @property
     def axis_order(self) -> list[Dim]:
@@ -59,9 +61,16 @@ class KernelPlan:
 
     @property
     def stepped(self) -> list[Dim]:
-        """Dims whose blocks follow one another inside a work item."""
+        """Dims whose blocks are not work items: a core goes over its own of them in order."""
         keys = [self.attention.keys, *self.attention.outer_keys] if self.attention is not None else []
-        return ([self.blocked] if self.blocked is not None else []) + keys
+        return [d for d in (self.blocked, self.shared) if d is not None] + keys
+
+    @property
+    def share(self) -> int:
+        """Extent of ``shared`` that one core has, in whole blocks; the last core's may reach past the end."""
+        assert self.shared is not None
+        block = int(self.blocks[self.shared])
+        return -(-int(self.shared.extent) // block // self.parts) * block
 
     @property
     def loops(self) -> list[Dim]:
@@ -155,7 +164,7 @@ def ends_alone(plan: KernelPlan, d: Dim) -> bool:
     """May a core run past the end of ``d``? Its loads then read zeros or what nobody uses, its stores write nothing.
 
     That takes affine accesses (the gather unit checks its indices), and stores of a host dim that ends where ``d``
-    does, unless views of their own extent end them."""
+    does, unless views of their own extent end them; of a reduced dim, stores without it are another core's."""
     for t in plan.record.touches:
         access = access_of(t, plan.dims)
         if access.linear is not None or any(c.indirect for c in access.coordinates):
@@ -163,6 +172,8 @@ def ends_alone(plan: KernelPlan, d: Dim) -> bool:
         if not t.store:
             continue
         if d not in access.dims:
+            if d in plan.reduced:
+                continue
             return False
         for c in access.coordinates:
             steps = dict(c.terms)
@@ -199,7 +210,10 @@ def make_plan(nodes: list[SchedulerNode], cores: int, removed: set[str]) -> Kern
 
         plan_matmul(plan)
     else:
+        from .shares import share_reduction
+
         _choose_tiles(plan)
+        share_reduction(plan)
     return plan
 
 

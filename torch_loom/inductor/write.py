@@ -162,8 +162,14 @@ def _enter_items(plan: KernelPlan, tiles: Tiles, stack: ExitStack) -> None:
     total: Num = 1
     for _, n in counts:
         total = b.mul(total, n)
-    me = b.tile_id()
-    per = b.ceildiv(total, plan.cores)
+    me: Num = b.tile_id()
+    if plan.shared is not None:  # cores that share a reduced extent are neighbours
+        tiles.part = b.mod(me, plan.parts)
+        tiles.start[plan.shared] = b.mul(tiles.part, plan.share)
+        if plan.parts * plan.share != tiles.extent[plan.shared]:
+            tiles.overrun.add(plan.shared)
+        me = b.floordiv(me, plan.parts)
+    per = b.ceildiv(total, plan.cores // plan.parts)
     low = b.mul(me, per)
     item: Num = stack.enter_context(b.loop(low, b.min(b.add(low, per), total)))
     for i, (d, n) in reversed(list(enumerate(counts))):
