@@ -28,6 +28,7 @@ SWITCHES = {
     "chains (LX)": "chains",
     "joint products": "joint_products",
     "ring sums": "ring_sums",
+    "layout choice": "layout_choice",
     "residency (LX)": "residency",
 }
 # Modelled time may differ this much for no other reason than where transfers meet.

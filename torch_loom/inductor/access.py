@@ -12,7 +12,7 @@ E is the number of elements in a stick. Everything here is symbolic; nothing is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import sympy
@@ -21,6 +21,7 @@ import torch
 from .compat import buffer_of, graph_input, graph_output
 from .domain import Dim, exact_div, hint, linear, product
 from .errors import Unsupported
+from .layouts import chosen_layouts
 from .options import current as options
 
 
@@ -66,7 +67,7 @@ class HostDim:
 
 @dataclass(frozen=True)
 class Geometry:
-    """A buffer as the device sees it; dims outermost first, the lane dim last."""
+    """A buffer as the device sees it; dims as they lie on the device, outermost first, the lane dim last."""
 
     name: str
     dtype: torch.dtype
@@ -75,9 +76,14 @@ class Geometry:
     row_major: bool
 
     @property
+    def by_host(self) -> list[HostDim]:
+        """The dims in the order of the host's strides, outermost first: how an index splits."""
+        return sorted(self.dims, key=lambda d: hint(d.host_stride), reverse=True)
+
+    @property
     def cuts(self) -> list[sympy.Expr]:
         """Host strides at which an index changes its device dim."""
-        return [d.host_stride for d in self.dims[:-1]]
+        return [d.host_stride for d in self.by_host[:-1]]
 
 
 def public_layout(name: str) -> bool:
@@ -113,6 +119,9 @@ def geometry(name: str) -> Geometry:
         reach = sympy.expand(t * s)
     if not kept:
         return Geometry(name, dtype, fmt, (), row_major)
+    run = chosen_layouts().get(name)
+    if run is not None:
+        return Geometry(name, dtype, fmt, rows_of(kept, run, fmt.per_stick), row_major)
     lanes, lane_stride = kept[-1]
     tiles = ceil_sticks(lanes, fmt.per_stick)
     pitch = sympy.expand(tiles * fmt.per_stick)
@@ -134,6 +143,21 @@ def geometry(name: str) -> Geometry:
         dims.append(HostDim(s, t, step))
         step = sympy.expand(step * s)
     return Geometry(name, dtype, fmt, (head, *reversed(dims), lane), row_major)
+
+
+def rows_of(dims: Sequence[tuple[sympy.Expr, sympy.Expr]], run: tuple[int, int], per_stick: int) -> tuple[HostDim, ...]:
+    """Dims of a dense buffer in rows of sticks along the host dims ``run[0]`` to ``run[1] - 1`` of (extent, host
+    stride), outermost first; the others count the rows, in their order."""
+    first, end = run
+    lanes = product(s for s, _ in dims[first:end])
+    pitch = sympy.expand(ceil_sticks(lanes, per_stick) * per_stick)
+    out = [HostDim(lanes, dims[end - 1][1], sympy.Integer(1))]
+    for part in (dims[end:], dims[:first]):
+        if part:
+            rows = product(s for s, _ in part)
+            out.append(HostDim(rows, part[-1][1], pitch))
+            pitch = sympy.expand(pitch * rows)
+    return tuple(reversed(out))
 
 
 @dataclass(frozen=True)
@@ -214,7 +238,7 @@ def resolve(
     coefficients, constant = parts
     terms: dict[HostDim, list[tuple[Dim, sympy.Expr]]] = {h: [] for h in buffer.dims}
     for d, c in coefficients.items():
-        for h in sorted(buffer.dims, key=lambda h: hint(h.host_stride), reverse=True):
+        for h in buffer.by_host:
             local = exact_div(c, h.host_stride)
             if local is not None and hint(h.host_stride) <= hint(c):
                 reach = hint(local) * (hint(d.extent) - 1)
@@ -257,7 +281,7 @@ def _within(
             last += step * (stop if end is None else min(end - 1, stop))
         alone = len(terms[h]) == 1 and terms[h][0][1] == 1
         leaves = low < 0 or high >= hint(h.extent)
-        hidden = limits is not None and (h is buffer.dims[0] or (first >= 0 and last < hint(h.extent)))
+        hidden = limits is not None and (h is buffer.by_host[0] or (first >= 0 and last < hint(h.extent)))
         if leaves and not (hidden and alone):
             return False
     return True
@@ -266,9 +290,10 @@ def _within(
 def _greedy(buffer: Geometry, constant: sympy.Expr) -> dict[HostDim, sympy.Expr]:
     """Split a constant over host dims, outermost first."""
     out: dict[HostDim, sympy.Expr] = {}
-    for h in buffer.dims:
+    order = buffer.by_host
+    for h in order:
         offset: sympy.Expr = sympy.Integer(0)
-        if h is buffer.dims[-1] and h.host_stride == 1:
+        if h is order[-1] and h.host_stride == 1:
             offset, constant = constant, sympy.Integer(0)
         elif constant.is_Integer and h.host_stride.is_Integer:
             value, step = int(constant), int(h.host_stride)
@@ -292,8 +317,9 @@ def _inside(
     None when sizes are symbolic or no such split exists."""
     out: dict[HostDim, sympy.Expr] = {}
     rest = constant
-    for at in range(len(buffer.dims) - 1, -1, -1):
-        h = buffer.dims[at]
+    order = buffer.by_host
+    for at in range(len(order) - 1, -1, -1):
+        h = order[at]
         low = high = 0
         for d, c in terms[h]:
             if not (c.is_Integer and d.extent.is_Integer):
@@ -310,7 +336,7 @@ def _inside(
                 return None  # several loops leave the dim together: no view can end where it does
             out[h] = sympy.Integer(local)
             continue
-        step = int(buffer.dims[at - 1].host_stride) // int(h.host_stride)
+        step = int(order[at - 1].host_stride) // int(h.host_stride)
         smallest = -low
         offset = smallest + (local - smallest) % step
         if high + offset >= int(h.extent):

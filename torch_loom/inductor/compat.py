@@ -27,6 +27,7 @@ from torch._inductor.codegen.common import (
 from torch._inductor.codegen.wrapper import PythonWrapperCodegen, SubgraphPythonWrapperCodegen
 from torch._inductor.custom_graph_pass import CustomGraphModulePass, get_hash_for_files
 from torch._inductor.decomposition import select_decomp_table
+from torch._inductor.dependencies import MemoryDep
 from torch._inductor.exc import InductorError
 from torch._inductor.ir import Pointwise, Reduction, ReductionHint, TensorBox
 from torch._inductor.lowering import register_lowering
@@ -87,6 +88,7 @@ __all__ = [
     "buffer_of",
     "compile_graph_module",
     "config",
+    "crossing",
     "dense_strides",
     "get_fused_kernel_name",
     "get_hash_for_files",
@@ -98,8 +100,10 @@ __all__ = [
     "ir",
     "lines_of",
     "number_kind",
+    "on_device",
     "ops",
     "origins_of",
+    "private_buffers",
     "real_place",
     "register_backend_for_device",
     "register_device_op_overrides",
@@ -240,6 +244,38 @@ def graph_input(name: str) -> bool:
 def graph_output(name: str) -> bool:
     """Does the graph return the buffer ``name``?"""
     return name in V.graph.get_output_names()
+
+
+def crossing(node: SchedulerNode) -> list[MemoryDep]:
+    """The accesses of a node, if its innermost loop does not go along the innermost dim in one of them; else none."""
+    deps = [d for d in (*node.read_writes.reads, *node.read_writes.writes) if isinstance(d, MemoryDep)]
+    crosses = any(len(d.var_names) > 1 and d.index.coeff(d.var_names[-1], 1) != 1 for d in deps)
+    return deps if crosses else []
+
+
+def on_device(node: BaseSchedulerNode) -> bool:
+    """Does a scheduler node run on the device of this backend?"""
+    device = node.get_device()
+    return device is not None and device.type == "spyre"
+
+
+def private_buffers(nodes: Sequence[SchedulerNode]) -> list[str]:
+    """Buffers that ``nodes`` make and that nothing but them can see: no results or views of the graph, no arguments of
+    host operators, nothing that is written in place."""
+    own = {n.get_name() for n in nodes}
+    renamed = V.graph.scheduler.mutation_real_name
+    seen = {*renamed, *renamed.values()}
+    for part in V.graph.buffers:
+        layout = getattr(part, "layout", None)
+        if isinstance(layout, ir.NonOwningLayout):
+            seen |= {part.get_name(), real_place(part.get_name())[0]}
+    found = []
+    for b in (b for n in nodes for b in n.get_outputs()):
+        plain = type(b.node.layout) is ir.FixedLayout and not b.get_aliases() and not b.get_mutations()
+        inside = all(u.node.get_name() in own for u in b.users)
+        if plain and inside and b.get_name() not in seen and not graph_output(b.get_name()):
+            found.append(b.get_name())
+    return found
 
 
 def number_kind(symbol: sympy.Symbol) -> str | None:

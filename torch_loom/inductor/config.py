@@ -29,6 +29,10 @@ chains: bool = Config(default=True, env_name_default="TORCH_LOOM_CHAINS")
 # Cores share reduced extents and add their partial results over the ring. TORCH_LOOM_RING_SUMS
 ring_sums: bool = Config(default=True, env_name_default="TORCH_LOOM_RING_SUMS")
 
+# Buffers that only kernels see lie along the dims that cost their kernels least; off: along their innermost dim.
+# TORCH_LOOM_LAYOUT_CHOICE
+layout_choice: bool = Config(default=True, env_name_default="TORCH_LOOM_LAYOUT_CHOICE")
+
 # Buffers between the kernels of a job stay in LX where that is faster; off: all in a pool of DDR. TORCH_LOOM_RESIDENCY
 residency: bool = Config(default=True, env_name_default="TORCH_LOOM_RESIDENCY")
 

@@ -58,18 +58,22 @@ def place(e: Emitter, access: Access) -> Operand:
     if lane.tile_stride is None and lane.host_stride == 1 and (pitch is None or pitch == g.dims[0].host_stride):
         return rest  # rows follow one another without padding
     total: Operand | None = None
-    for h in g.dims[:-1]:
-        at = apply("floordiv", rest, h.host_stride)
-        rest = e.algebra.apply("arith.subi", [rest, apply("mul", at, h.host_stride)], "i32")
-        total = plus(total, apply("mul", at, h.device_stride))
-    if lane.host_stride != 1:
-        rest = apply("floordiv", rest, lane.host_stride)
+    column: Operand = rest
+    *outer, innermost = g.by_host
+    for h in (*outer, innermost):
+        at = rest if h is innermost and h.host_stride == 1 else apply("floordiv", rest, h.host_stride)
+        if h is not innermost:
+            rest = e.algebra.apply("arith.subi", [rest, apply("mul", at, h.host_stride)], "i32")
+        if h is lane:
+            column = at
+        else:
+            total = plus(total, apply("mul", at, h.device_stride))
     if lane.tile_stride is None:
-        return plus(total, rest)
+        return plus(total, column)
     stick = sympy.Integer(g.format.per_stick)
-    tile = apply("floordiv", rest, stick)
-    rest = e.algebra.apply("arith.subi", [rest, apply("mul", tile, stick)], "i32")
-    return plus(plus(total, apply("mul", tile, lane.tile_stride)), rest)
+    tile = apply("floordiv", column, stick)
+    column = e.algebra.apply("arith.subi", [column, apply("mul", tile, stick)], "i32")
+    return plus(plus(total, apply("mul", tile, lane.tile_stride)), column)
 
 
 def load_elements(e: Emitter, access: Access) -> tuple[Tensor, tuple[Dim, ...]]:

@@ -7,7 +7,7 @@ of the job, and which are numbers. Places of the buffers are worked out once for
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -82,6 +82,21 @@ class LoomJob:
         return [(k, a, a[at][1], top) for k, a in self.steps for at, _, top in k.bounds]
 
     def _prepare(self, numbers: Sequence[Any], sizes: tuple[int, ...]) -> tuple[Any, int]:
+        layout, _ = self._placed(numbers, sizes)
+        steps = [(kernel.plan, list(arguments)) for kernel, arguments in self.steps]
+        job = _device.Job(steps, list(layout.places), layout.pool_bytes)
+        if len(self.known) >= MAX_KNOWN:
+            self.known.clear()
+        self.known[sizes] = (job, layout.pool_bytes)
+        return self.known[sizes]
+
+    def modelled_ns(self, numbers: Sequence[Any], sizes: tuple[int, ...]) -> float:
+        """Modelled time of the job's kernels with the places of buffers that it would choose."""
+        layout, time = self._placed(numbers, sizes)
+        return sum(time(s, layout) for s in range(len(self.steps)))
+
+    def _placed(self, numbers: Sequence[Any], sizes: tuple[int, ...]) -> tuple[Layout, Callable[[int, Layout], float]]:
+        """Places of the job's buffers, and ns of a step under a layout."""
         buffers, users = self._buffers(sizes)
         used = [kernel.plan.lx_used for kernel, _ in self.steps]
         params, lx_bytes = _clock()
@@ -102,15 +117,8 @@ class LoomJob:
 
         if self.lx and buffers:
             log.debug("job %s: %d kernels, %d buffers between them", self.name, len(self.steps), len(buffers))
-            layout = choose(buffers, used, lx_bytes, users, time)
-        else:
-            layout = lay_out(buffers, used, lx_bytes, [False] * len(buffers))
-        steps = [(kernel.plan, list(arguments)) for kernel, arguments in self.steps]
-        job = _device.Job(steps, list(layout.places), layout.pool_bytes)
-        if len(self.known) >= MAX_KNOWN:
-            self.known.clear()
-        self.known[sizes] = (job, layout.pool_bytes)
-        return self.known[sizes]
+            return choose(buffers, used, lx_bytes, users, time), time
+        return lay_out(buffers, used, lx_bytes, [False] * len(buffers)), time
 
     def _buffers(self, sizes: tuple[int, ...]) -> tuple[list[Between], list[list[int]]]:
         """The job's buffers with their lives, and the steps that use each."""

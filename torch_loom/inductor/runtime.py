@@ -123,6 +123,23 @@ def request(name: str, text: str) -> None:
     _pool().submit(Job(key, wanted, lambda: _tell("start", name)))
 
 
+def timed_plan(text: str) -> tuple[Any, str]:
+    """A native plan of a kernel to ask the clock about, and the kernel's key; it is none of ``kernels()``.
+
+    Raises ScheduleError where the kernel cannot be built."""
+    key = _key(text)
+    path = cache_dir() / key
+    if not _held(path):
+        _compile(text, path)
+    return _device.prepare(str(path), "kernel"), key
+
+
+def _compile(text: str, path: Path) -> None:
+    from .. import arch, ktir, scheduler
+
+    scheduler.compile(ktir.load(text), "kernel", arch.load(chip_name())).save(path)
+
+
 def _prepare(name: str, text: str) -> KernelRecord:
     key = _key(text)
     if key in _records:
@@ -138,11 +155,8 @@ def _prepare(name: str, text: str) -> KernelRecord:
     elif _held(path):
         _tell("cached", name)
     else:
-        from .. import arch, ktir, scheduler
-
         _tell("start", name)
-        program = ktir.load(text)
-        scheduler.compile(program, "kernel", arch.load(chip_name())).save(path)
+        _compile(text, path)
         compiled = True
         _tell("done", name)
     counters["kernels_compiled"] += compiled

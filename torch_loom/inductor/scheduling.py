@@ -25,6 +25,7 @@ from .compat import (
     get_fused_kernel_name,
     get_kernel_metadata,
     lines_of,
+    on_device,
     origins_of,
     sizevars,
 )
@@ -32,7 +33,7 @@ from .division import LX_BUDGET, joint_pays, rows_pay
 from .domain import Misaligned, hint, product, typical
 from .errors import Unsupported
 from .options import current as options
-from .plan import REDUCED_ELEMENTS, align, flatten, groups, is_dot, link, make_plan, planned, readers, same_left_operand
+from .plan import REDUCED_ELEMENTS, align, flatten, groups, is_dot, link, planned, readers, same_left_operand
 from .runtime import chip_name
 
 
@@ -50,6 +51,14 @@ class TileKernel(Kernel):
     overrides = None  # type: ignore[assignment]
 
 
+def local_kernel(nodes: Sequence[SchedulerNode]) -> TileKernel:
+    """The bookkeeping of a kernel of ``nodes``, without the buffers that live only inside."""
+    kernel = TileKernel()
+    kernel.store_buffer_names.update(name for n in nodes for name in n.get_buffer_names())
+    kernel.remove_kernel_local_buffers()
+    return kernel
+
+
 CONTRACTIONS = frozenset(("dot", ATTENTION, CAUSAL))
 
 
@@ -65,6 +74,7 @@ class LoomScheduling(BaseScheduling):
         super().__init__(scheduler)
         self.names: dict[tuple[Any, ...], str] = {}
         self.held: list[SchedulerNode] = []  # a product whose only reader comes next
+        self.laid_out = False
 
     def get_backend_features(self, device: Any) -> Any:
         # A reduction is never cut into two kernels: a tile holds its whole extent.
@@ -197,6 +207,9 @@ class LoomScheduling(BaseScheduling):
     def codegen_node(self, node: FusedSchedulerNode | SchedulerNode) -> None:
         """Generate and call the kernel of a (fused) node."""
 
+        if not self.laid_out:
+            self.laid_out = True
+            self._lay_out()
         nodes, held, self.held = flatten(node), self.held, []
         if held and not (self._chains(held, nodes) and self._generate([held, nodes])):
             self._generate([held])
@@ -207,6 +220,17 @@ class LoomScheduling(BaseScheduling):
         if not held:
             self._generate([nodes])
         self.free_buffers_in_scheduler()
+
+    def _lay_out(self) -> None:
+        """Choose the layouts of buffers between kernels, now that it is known which nodes share one."""
+        if not settings.layout_choice:
+            return
+        from .layout_cost import lay_out
+
+        assert self.scheduler is not None
+        parts = [nodes for n in self.scheduler.nodes if on_device(n) and (nodes := flatten(n))]
+        gone = set(V.graph.removed_buffers)
+        lay_out([(nodes, set(local_kernel(nodes).removed_buffers) | gone) for nodes in parts], core_count())
 
     def _awaits(self, nodes: list[SchedulerNode]) -> bool:
         """May the next kernel take what these nodes make without a buffer between them? Then it is waited for."""
@@ -233,42 +257,22 @@ class LoomScheduling(BaseScheduling):
             raise error.within(origins_of(nodes)) from error.__cause__
 
     def _generated(self, parts: list[list[SchedulerNode]], nodes: list[SchedulerNode]) -> bool:
-        from .chain import emit_chain, plan_chain
-        from .write import emit_kernel
+        from .generate import write_kernel
 
-        kernel = TileKernel()
-        kernel.store_buffer_names.update(name for n in nodes for name in n.get_buffer_names())
-        kernel.remove_kernel_local_buffers()
-        removed = set(kernel.removed_buffers) | set(V.graph.removed_buffers)
-        chain = None
-        if len(parts) > 1:
-            chain = plan_chain(parts[0], parts[1], core_count(), removed, 1)
-            if chain is None:
-                return False
-            plans = [chain.first, chain.second]
-        else:
-            plans = [make_plan(nodes, core_count(), removed)]
-        stored: list[str] = []
-        loaded: list[str] = []
-        for t in (t for plan in plans for t in plan.record.touches):
-            if t.store:  # a read after a write in the same kernel never reaches memory
-                stored.append(t.name)
-            elif t.name not in stored:
-                loaded.append(t.name)
-        arguments = list(dict.fromkeys([*loaded, *stored]))
-        if chain is not None:
-            text, symbols = emit_chain(chain, "kernel", arguments, removed)
-        else:
-            text, symbols = emit_kernel(plans[0], "kernel", arguments, removed)
-        kinds = ["rw" if n in stored and n in loaded else "w" if n in stored else "r" for n in arguments]
-        name = self._define(nodes, text, kinds, ["default" if public_layout(n) else "rows" for n in arguments])
+        kernel = local_kernel(nodes)
+        written = write_kernel(parts, set(kernel.removed_buffers) | set(V.graph.removed_buffers), core_count())
+        if written is None:
+            return False
+        arguments = list(written.buffers)
+        layouts = ["default" if public_layout(n) else "rows" for n in arguments]
+        name = self._define(nodes, written.text, list(written.access), layouts)
         with V.set_kernel_handler(kernel):
             for n in nodes:
                 n.mark_run()
         self.codegen_comment(nodes, name)
         wrapper = V.graph.wrapper_code
-        sizes = [wrapper.codegen_sizevar(s) for s in symbols]
-        numbers = [f"{s}.item()" for s in dict.fromkeys(s for plan in plans for s in plan.record.scalars)]
+        sizes = [wrapper.codegen_sizevar(s) for s in written.sizes]
+        numbers = [f"{s}.item()" for s in written.scalars]
         wrapper.generate_kernel_call(name, [*arguments, *sizes, *numbers], triton=False)
         options().lines.append(lines_of(nodes))
         V.graph.removed_buffers |= kernel.removed_buffers

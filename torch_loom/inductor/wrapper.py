@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from .access import public_layout
+import sympy
+
+from .access import geometry, public_layout
 from .compat import DeviceOpOverrides, PythonWrapperCodegen, SubgraphPythonWrapperCodegen
+from .domain import product
 from .jobs import make_jobs
+from .layouts import chosen_layouts
 from .options import current as options
 
 
@@ -26,6 +30,10 @@ class DeviceLines(PythonWrapperCodegen):
         """Intermediates on the device are allocated in rows of sticks, public outputs in the default layout."""
         if device.type != "spyre":
             return super().make_allocation(name, device, dtype, shape, stride, allocation_shape, is_pinned)
+        if name in chosen_layouts():  # only kernels see it: as large as its rows of sticks
+            dims = geometry(name).dims
+            rows, lanes = product(d.extent for d in dims[:-1]), dims[-1].extent
+            shape, stride = (rows, lanes), (lanes, sympy.Integer(1))
         size = self.codegen_python_shape_tuple(tuple(shape))
         steps = self.codegen_python_shape_tuple(tuple(stride))
         kind = ", 'default'" if public_layout(name) else ""

@@ -1,0 +1,96 @@
+"""The clock as judge of layouts: the kernels that a choice touches are compiled both ways and timed as a job.
+
+Costs of ``layout_cost.py`` know neither the tiles that a kernel gets nor what LX has room for, so they only propose. A
+kernel compiled here goes to the kernel cache; the winner is found there when the graph needs it.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..scheduler import ScheduleError
+from . import config
+from .compat import SchedulerNode, host_scalar, number_kind
+from .domain import hint
+from .errors import Unsupported
+from .generate import Written, write_kernel
+from .job import LoomJob
+from .jobs import device_bytes
+from .layouts import Run, using
+from .options import current as options
+from .runtime import timed_plan
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Kernel:
+    """What a job asks of its kernels, without a place among those of the process."""
+
+    written: Written
+    plan: Any
+    key: str
+    name: str = "trial"
+    kinds: tuple[str, ...] = ()
+    bounds: tuple[Any, ...] = ()
+
+    @property
+    def access(self) -> tuple[str, ...]:
+        return self.written.access
+
+    @property
+    def record(self) -> _Kernel:
+        return self
+
+    def numbers(self) -> list[float]:
+        """Sizes and scalars of a call at the sizes seen when compiling."""
+        sizes = [1.0 if number_kind(s) == "f32" else hint(s) for s in self.written.sizes]
+        kinds = [host_scalar(s) for s in self.written.scalars]
+        return [*sizes, *(1.0 if k is not None and k.is_floating_point else 1 for k in kinds)]
+
+
+class Trial:
+    """Kernels of a graph under choices of layouts; ``private`` buffers may lie in LX between them."""
+
+    def __init__(self, kernels: Sequence[tuple[list[SchedulerNode], set[str]]], private: set[str], cores: int) -> None:
+        self.kernels, self.private, self.cores = kernels, private, cores
+        self.known: dict[tuple[Any, ...], _Kernel] = {}
+
+    def ns(self, steps: Sequence[int], choice: Mapping[str, Run]) -> float:
+        """Modelled time of the kernels ``steps`` in a row; infinite if one cannot be built."""
+        with using(choice):
+            try:
+                found = [self._kernel(s, choice) for s in steps]
+            except (ScheduleError, Unsupported) as reason:
+                log.debug("layouts %s: %s", dict(choice), reason)
+                return math.inf
+            made = {
+                b for k in found for b, a in zip(k.written.buffers, k.access, strict=True) if a != "r"
+            } & self.private
+            own: dict[str, int] = {}
+            numbers: list[float] = []
+            calls: list[Any] = []
+            for kernel in found:
+                arguments: list[tuple[str, int]] = []
+                for b in kernel.written.buffers:
+                    arguments.append(("own", own.setdefault(b, len(own))) if b in made else ("external", 0))
+                for n in kernel.numbers():
+                    arguments.append(("number", len(numbers)))
+                    numbers.append(n)
+                calls.append((kernel, arguments))
+            lx = config.residency and not options().public_outputs
+            return LoomJob("trial", calls, lx).modelled_ns(numbers, tuple(hint(device_bytes(b)) for b in own))
+
+    def _kernel(self, step: int, choice: Mapping[str, Run]) -> _Kernel:
+        nodes, removed = self.kernels[step]
+        used = {b for n in nodes for b in (*n.used_buffer_names(), *n.get_buffer_names())}
+        key = (step, *sorted((b, run) for b, run in choice.items() if b in used))
+        if key not in self.known:
+            written = write_kernel([nodes], removed, self.cores)
+            assert written is not None
+            self.known[key] = _Kernel(written, *timed_plan(written.text))
+        return self.known[key]
