@@ -13,6 +13,7 @@ import math
 from dataclasses import dataclass
 
 import sympy
+import torch
 
 from . import config
 from .access import Access
@@ -106,10 +107,11 @@ def share_reduction(plan: KernelPlan) -> None:
 
 
 def _foldable(plan: KernelPlan) -> bool:
-    """Can partial results of all reductions of the kernel be combined?"""
+    """Can partial results of all reductions of the kernel be combined? Not sums of int64, which are checked in one."""
     kinds = (*SIMPLE, "welford_reduce")
     return bool(plan.record.reductions) and all(
-        kind in kinds and register_kind(dtype) != "i1" for kind, dtype, _ in plan.record.reductions
+        kind in kinds and register_kind(dtype) != "i1" and (dtype != torch.int64 or kind in ("max", "min"))
+        for kind, dtype, _ in plan.record.reductions
     )
 
 
