@@ -111,8 +111,9 @@ def test_cores_share_a_reduction_of_few_results(fn, shape, roundings):
     torch.testing.assert_close(out.cpu().float(), expected.float(), rtol=roundings * 2.0**-10 * 1.01, atol=absolute)
 
 
-def test_a_reduction_of_many_results_exchanges_nothing():
-    run(lambda x: x.sum(-1), half(2048, 64))
+@pytest.mark.parametrize("rows", [2048, 40 * 64])
+def test_a_reduction_of_many_results_exchanges_nothing(rows):
+    run(lambda x: x.sum(-1), half(rows, 64))
     assert exchanges() == 0
 
 

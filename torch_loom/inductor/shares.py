@@ -76,6 +76,8 @@ def share_reduction(plan: KernelPlan) -> None:
     accesses = [access_of(t, plan.dims) for t in plan.record.touches]
     extent, unit = int(first.extent), _unit(first, accesses)
     items = _items(plan)
+    if 2 * items > plan.cores:
+        return
     whole = math.prod(int(d.extent) for d in plan.dims)
     kept = math.prod(int(b) for d, b in plan.blocks.items() if d not in plan.reduced)
     bytes_of = {True: 0.0, False: 0.0}
