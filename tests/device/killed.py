@@ -19,7 +19,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-SUFFIX = ".loom-tmp"
+from torch_loom.spyrecode.staging import SUFFIX
 
 CHILD = """
 import os, sys, time

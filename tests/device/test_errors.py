@@ -124,3 +124,14 @@ def test_a_stream_of_a_stopped_runtime_works_in_the_next_one():
 def test_cards_that_do_not_exist(make):
     with pytest.raises(RuntimeError, match="spyre device 100 does not exist: 1 visible"):
         make()
+
+
+@pytest.mark.parametrize(
+    ("kind", "make"),
+    [("sparse", torch.Tensor.to_sparse), ("quantized", lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.qint8))],
+)
+def test_tensors_that_are_not_strided_are_refused_in_one_sentence(kind, make):
+    x = torch.randn(4, 64)
+    for attempt in (lambda: make(x.to("spyre")), lambda: make(x).to("spyre")):
+        with pytest.raises(NotImplementedError, match=rf"Spyre backend does not support {kind} tensors \("):
+            attempt()

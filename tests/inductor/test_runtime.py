@@ -28,9 +28,12 @@ print(json.dumps({"counters": runtime.counters, "sum": out.double().sum().item()
 """
 
 
-def run_program(folder: Path) -> tuple[dict, str]:
-    env = dict(os.environ, TORCH_LOOM_CACHE_DIR=str(folder / "loom"), TORCHINDUCTOR_CACHE_DIR=str(folder / "inductor"))
-    done = subprocess.run([sys.executable, "-c", PROGRAM], env=env, capture_output=True, text=True, timeout=300)
+def run_program(folder: Path, *command: str, **environment: str) -> tuple[dict, str]:
+    """What a process with its caches in ``folder`` prints last, and its errors; ``command`` as after ``python``."""
+    caches = {"TORCH_LOOM_CACHE_DIR": str(folder / "loom"), "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")}
+    command = command or ("-c", PROGRAM)
+    env = os.environ | caches | environment
+    done = subprocess.run([sys.executable, *command], env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1]), done.stderr
 
@@ -78,15 +81,7 @@ def test_programs_precompiled_by_pytorch_start_without_tracing_and_check_their_g
     script.write_text(PRECOMPILED)
 
     def run() -> dict:
-        env = dict(
-            os.environ,
-            TORCH_CACHING_PRECOMPILE="1",
-            TORCH_LOOM_CACHE_DIR=str(tmp_path / "loom"),
-            TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "inductor"),
-        )
-        done = subprocess.run([sys.executable, str(script)], env=env, capture_output=True, text=True, timeout=300)
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout.splitlines()[-1])
+        return run_program(tmp_path, str(script), TORCH_CACHING_PRECOMPILE="1")[0]
 
     first, second = run(), run()
     assert first["traced"] and first["compiled"] >= 1

@@ -48,11 +48,3 @@ def test_the_operator_and_its_line_are_named(fn, what, operator):
     assert f"{operator} at {Path(__file__)}:{line}" in message
     with torch.no_grad():  # and the device goes on working
         assert torch.equal(torch.compile(torch.neg)(half(4, 64).to("spyre")).cpu(), -half(4, 64).to("spyre").cpu())
-
-
-@pytest.mark.parametrize("make", [torch.Tensor.to_sparse, lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.qint8)])
-def test_tensors_that_are_not_strided_are_refused_in_one_sentence(make):
-    x = half(4, 64).float()
-    for attempt in (lambda: make(x.to("spyre")), lambda: make(x).to("spyre")):
-        with pytest.raises(NotImplementedError, match=r"Spyre backend does not support (sparse|quantized) tensors \("):
-            attempt()

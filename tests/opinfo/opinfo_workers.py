@@ -11,7 +11,7 @@ from typing import Any
 
 SECONDS = 60  # of processor time per sample: a busy machine does not make a hang
 WAITS = 20  # times as long on the clock, for a process that waits for ever
-Row = list[Any]  # status, reason, aten operators
+Row = list[Any]  # status, reason, aten operators; in the record also how many samples
 
 
 def _worker(pipe: Any) -> None:

@@ -12,7 +12,7 @@ import torch
 from torch._library.opaque_object import register_opaque_type
 
 from torch_loom.device import layouts
-from torch_loom.layout import DataFormats, ElementArrangement, SpyreTensorLayout
+from torch_loom.layout import DataFormats, SpyreTensorLayout
 
 
 @torch.library.custom_op("torch_loom::to_layout", mutates_args=())
@@ -38,9 +38,5 @@ register_opaque_type(SpyreTensorLayout, typ="value")
 def place(tensor: torch.Tensor, layout: SpyreTensorLayout) -> torch.Tensor:
     """A contiguous copy of ``tensor`` in ``layout``, as an operator. Raises RuntimeError for layouts that no storage
     can have."""
-    if layout.element_arrangement != ElementArrangement.STANDARD:
-        raise RuntimeError(
-            f"Spyre backend does not support: storages in element arrangement {layout.element_arrangement}"
-        )
-    fields = layout.device_size, layout.stride_map, layout.device_dtype.name
-    return torch.ops.torch_loom.to_layout(tensor, *fields)
+    fields = layouts.standard_fields("to", layout)
+    return torch.ops.torch_loom.to_layout(tensor, *fields, layout.device_dtype.name)

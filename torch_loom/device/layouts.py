@@ -66,7 +66,9 @@ def get_spyre_tensor_layout(tensor: torch.Tensor) -> SpyreTensorLayout:
     return layout
 
 
-def _standard(call: str, layout: SpyreTensorLayout) -> tuple[list[int], list[int]]:
+def standard_fields(call: str, layout: SpyreTensorLayout) -> tuple[list[int], list[int]]:
+    """Device sizes and stride map of a layout that a storage can have. Raises TypeError for what is no layout,
+    RuntimeError for another element arrangement."""
     expect_layout(call, layout)
     if layout.element_arrangement != ElementArrangement.STANDARD:
         raise RuntimeError(
@@ -87,7 +89,7 @@ def empty_with_layout(
 
     Raises ValueError when the layout has another format than ``dtype`` on the device, or leaves an element without
     a place of its own."""
-    fields = _standard("empty_with_layout", layout)
+    fields = standard_fields("empty_with_layout", layout)
     dtype = dtype or torch.get_default_dtype()
     wanted = get_device_dtype(dtype)
     if layout.device_dtype != wanted:
@@ -111,7 +113,9 @@ def to_layout(tensor: torch.Tensor, layout: SpyreTensorLayout) -> torch.Tensor:
 
 def set_spyre_tensor_layout(tensor: torch.Tensor, layout: SpyreTensorLayout) -> None:
     """Declare that the bytes of the tensor's storage lie in ``layout``; nothing moves."""
-    _device.set_layout(expect_tensor("set_spyre_tensor_layout", tensor), *_standard("set_spyre_tensor_layout", layout))
+    _device.set_layout(
+        expect_tensor("set_spyre_tensor_layout", tensor), *standard_fields("set_spyre_tensor_layout", layout)
+    )
 
 
 def reinterpret_tensor_with_layout(
@@ -122,7 +126,7 @@ def reinterpret_tensor_with_layout(
     layout: SpyreTensorLayout,
 ) -> torch.Tensor:
     """The tensor's bytes as an allocation of the given geometry and layout. ``offset`` is added to the tensor's own."""
-    fields = _standard("reinterpret_tensor_with_layout", layout)
+    fields = standard_fields("reinterpret_tensor_with_layout", layout)
     offset += int(expect_tensor("reinterpret_tensor_with_layout", tensor).storage_offset())
     return _device.alias_with_layout(tensor, list(size), list(stride), offset, *fields)
 
@@ -135,7 +139,7 @@ def as_strided_with_layout(
     layout: SpyreTensorLayout,
 ) -> torch.Tensor:
     """Like ``reinterpret_tensor_with_layout``, with ``offset`` in place of the tensor's own."""
-    fields = _standard("as_strided_with_layout", layout)
+    fields = standard_fields("as_strided_with_layout", layout)
     expect_tensor("as_strided_with_layout", tensor)
     return _device.alias_with_layout(tensor, list(size), list(stride), offset, *fields)
 

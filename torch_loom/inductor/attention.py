@@ -49,6 +49,8 @@ LOWEST = -3.0e38  # below every score and finite, so that differences of running
 QUERY_ROWS, KEY_ROWS = 128, 512
 
 ATTENTION, CAUSAL = "attention", "attention_causal"
+# Reductions that PT computes; all others are the vector unit's.
+CONTRACTIONS = frozenset(("dot", ATTENTION, CAUSAL))
 
 
 @torch.library.custom_op("spyre::attention", mutates_args=())

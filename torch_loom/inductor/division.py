@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..arch import Chip
-from .rates import EXCHANGE_LAUNCH_CYCLES, ceil, chip_of, ddr_cycles, exchange_cycles, latency, tile_cycles
+from .rates import EXCHANGE_LAUNCH_CYCLES, ceil, chip_of, ddr_cycles, exchange_cycles, latency, log_ways, tile_cycles
 
 log = logging.getLogger(__name__)
 
@@ -310,11 +310,8 @@ def joint_pays(
 
 def explain(what: str, c: Contraction, ways: tuple[Division, ...]) -> None:
     """Log the choice and what it was chosen over (``TORCH_LOGS="+loom"``)."""
-    if not log.isEnabledFor(logging.DEBUG):
-        return
     log.debug("%s: batch %d, m %d, n %d, k %d", what, c.batch, c.m, c.n * c.inner, c.k * c.steps)
-    for place, way in enumerate(ways):
-        log.debug("  %s %s", "chosen" if place == 0 else "      ", way)
+    log_ways(log, ways)
 
 
 def _fixed(c: Contraction, cores: int) -> Grid:

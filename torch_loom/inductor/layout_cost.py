@@ -17,13 +17,14 @@ import sympy
 
 from ..arch import Chip
 from .access import Geometry, format_of, geometry, resolve, rows_of
+from .attention import CONTRACTIONS
 from .compat import SchedulerNode, buffer_of, crossing, private_buffers
-from .domain import Boundaries, Dim, Misaligned, exact_div, hint, refine
+from .domain import Dim, Misaligned, hint
 from .errors import Unsupported
 from .layouts import Factor, Run, candidates, chosen_layouts, judged, solve, with_gain
-from .plan import LANE_BLOCK, align, groups
+from .plan import LANE_BLOCK, align, common_dims, groups, touched_buffers
 from .rates import ceil, chip_of, ddr_cycles
-from .record import Record, Touch, record
+from .record import Touch
 from .runtime import chip_name
 
 log = logging.getLogger(__name__)
@@ -70,20 +71,12 @@ class KernelCosts:
         self.chip, self.removed = chip, removed
         numel, rnumel = groups(nodes)
         cuts = {b: [t for _, t in dims_of(b)[:-1]] for b in options}
-        bounds: Boundaries = align(nodes, numel, rnumel)
-
-        def indices(dims: Sequence[Dim]) -> list[tuple[sympy.Expr, list[sympy.Expr], set[sympy.Symbol]]]:
-            found = record(nodes, numel, rnumel, dims, removed)
-            return [(t.index, cuts.get(t.name) or geometry(t.name).cuts, set(t.limits)) for t in found.touches]
-
-        self.dims = refine(bounds, indices)
-        self.record: Record = record(nodes, numel, rnumel, self.dims, removed)
-        self.reduced = {
-            d for d in self.dims if rnumel != 1 and exact_div(rnumel, sympy.expand(d.suffix * d.extent)) is not None
-        }
+        self.dims, self.reduced, self.record = common_dims(
+            nodes, numel, rnumel, align(nodes, numel, rnumel), removed, lambda b: cuts.get(b) or geometry(b).cuts
+        )
         self.buffers = tuple(dict.fromkeys(t.name for t in self.record.touches if t.name in options))
         self.points = hint(sympy.expand(numel * rnumel))
-        self.contracts = any(n.is_reduction() and n.node.get_reduction_type() not in PLAIN for n in nodes)  # type: ignore[union-attr]
+        self.contracts = any(n.is_reduction() and n.node.get_reduction_type() in CONTRACTIONS for n in nodes)  # type: ignore[union-attr]
         self.blocks = self._blocks()
         self.known: dict[tuple[int, Run | None], Cost] = {}
         self.total: dict[tuple[Run, ...], float] = {}
@@ -142,15 +135,13 @@ class KernelCosts:
         if self.contracts:
             return self.chip.cores
         lanes = frozenset().union(*(a.along for a in found))
-        tiles = 1
-        for d in self.dims:
-            if d not in self.reduced:
-                tiles *= -(-hint(d.extent) // LANE_BLOCK) if d in lanes else hint(d.extent)
-        if tiles < self.chip.cores:  # the planner then cuts what runs along sticks as well
-            tiles = math.prod(
-                -(-hint(d.extent) // 64) if d in lanes else hint(d.extent) for d in self.dims if d not in self.reduced
-            )
-        return min(self.chip.cores, tiles)
+        extents = [(hint(d.extent), d in lanes) for d in self.dims if d not in self.reduced]
+
+        def tiles(block: int) -> int:
+            return math.prod(-(-extent // block) if along else extent for extent, along in extents)
+
+        # Where there are too few, the planner cuts what runs along sticks as well.
+        return min(self.chip.cores, tiles(LANE_BLOCK) if tiles(LANE_BLOCK) >= self.chip.cores else tiles(64))
 
     def _cycles(self, choice: Mapping[str, Run]) -> float:
         found = [self._access(i, choice.get(t.name)) for i, t in enumerate(self.record.touches)]
@@ -181,12 +172,6 @@ class KernelCosts:
         return max(parts) + HIDDEN_PART * (sum(parts) - max(parts))
 
 
-# Reductions of the vector unit; others multiply matrices.
-PLAIN = frozenset(
-    ("sum", "prod", "max", "min", "any", "argmax", "argmin", "xor_sum", "welford_reduce", "welford_combine")
-)
-
-
 def _bytes(g: Geometry) -> int:
     rows = math.prod(hint(d.extent) for d in g.dims[:-1])
     return int(rows * ceil(hint(g.dims[-1].extent), g.format.per_stick) * 128) if g.dims else 128
@@ -200,8 +185,7 @@ def lay_out(kernels: Sequence[tuple[list[SchedulerNode], set[str]]], cores: int)
     options = _options(kernels, private)
     factors, steps = [], []
     for step, (nodes, removed) in enumerate(kernels):
-        touched = {b for n in nodes for b in (*n.used_buffer_names(), *n.get_buffer_names())}
-        if touched.isdisjoint(options):
+        if touched_buffers(nodes).isdisjoint(options):
             continue
         try:
             costs = KernelCosts(nodes, removed, options, chip_of(chip_name()))
@@ -241,4 +225,4 @@ def _options(kernels: Sequence[tuple[list[SchedulerNode], set[str]]], private: s
 
 def _crossed(nodes: Sequence[SchedulerNode]) -> set[str]:
     """Buffers of loops in which some access does not go along the innermost dim, which costs ports or transfers."""
-    return {d.name for n in nodes if n.node.get_reduction_type() in (None, *PLAIN) for d in crossing(n)}  # type: ignore[union-attr]
+    return {d.name for n in nodes if n.node.get_reduction_type() not in CONTRACTIONS for d in crossing(n)}  # type: ignore[union-attr]

@@ -22,6 +22,7 @@ from .job import LoomJob
 from .jobs import device_bytes
 from .layouts import Run, using
 from .options import current as options
+from .plan import touched_buffers
 from .runtime import timed_plan
 
 log = logging.getLogger(__name__)
@@ -87,7 +88,7 @@ class Trial:
 
     def _kernel(self, step: int, choice: Mapping[str, Run]) -> _Kernel:
         nodes, removed = self.kernels[step]
-        used = {b for n in nodes for b in (*n.used_buffer_names(), *n.get_buffer_names())}
+        used = touched_buffers(nodes)
         key = (step, *sorted((b, run) for b, run in choice.items() if b in used))
         if key not in self.known:
             written = write_kernel([nodes], removed, self.cores)

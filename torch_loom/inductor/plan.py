@@ -7,7 +7,7 @@ work items that the cores share in contiguous chunks.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -185,6 +185,31 @@ def ends_alone(plan: KernelPlan, d: Dim) -> bool:
     return True
 
 
+def common_dims(
+    nodes: list[SchedulerNode],
+    numel: sympy.Expr,
+    rnumel: sympy.Expr,
+    bounds: Boundaries,
+    removed: set[str],
+    cuts: Callable[[str], list[sympy.Expr]],
+) -> tuple[list[Dim], set[Dim], Record]:
+    """Dims over which every index of the nodes is affine, the reduced ones of them, and what the bodies do over them;
+    ``cuts`` gives the host strides at which a buffer's index changes its device dim."""
+
+    def indices(dims: Sequence[Dim]) -> list[tuple[sympy.Expr, list[sympy.Expr], set[sympy.Symbol]]]:
+        found = record(nodes, numel, rnumel, dims, removed)
+        return [(t.index, cuts(t.name), set(t.limits)) for t in found.touches]
+
+    dims = refine(bounds, indices)
+    reduced = {d for d in dims if rnumel != 1 and exact_div(rnumel, sympy.expand(d.suffix * d.extent)) is not None}
+    return dims, reduced, record(nodes, numel, rnumel, dims, removed)
+
+
+def touched_buffers(nodes: Iterable[SchedulerNode]) -> set[str]:
+    """Buffers that nodes read or write."""
+    return {b for n in nodes for b in (*n.used_buffer_names(), *n.get_buffer_names())}
+
+
 def make_plan(nodes: list[SchedulerNode], cores: int, removed: set[str]) -> KernelPlan:
     """Plan the kernel of ``nodes``; buffers in ``removed`` live only inside of it. Raises Unsupported."""
     numel, rnumel = groups(nodes)
@@ -193,13 +218,7 @@ def make_plan(nodes: list[SchedulerNode], cores: int, removed: set[str]) -> Kern
     except Misaligned as e:
         raise Unsupported(f"fusion of {[n.get_name() for n in nodes]}: sizes do not divide ({e})") from e
 
-    def indices(dims: Sequence[Dim]) -> list[tuple[sympy.Expr, list[sympy.Expr], set[sympy.Symbol]]]:
-        found = record(nodes, numel, rnumel, dims, removed)
-        return [(t.index, geometry(t.name).cuts, set(t.limits)) for t in found.touches]
-
-    dims = refine(bounds, indices)
-    seen = record(nodes, numel, rnumel, dims, removed)
-    reduced = {d for d in dims if rnumel != 1 and exact_div(rnumel, sympy.expand(d.suffix * d.extent)) is not None}
+    dims, reduced, seen = common_dims(nodes, numel, rnumel, bounds, removed, lambda name: geometry(name).cuts)
     plan = KernelPlan(nodes, numel, rnumel, dims, reduced, seen, cores)
     from .attention import is_attention, plan_attention
 

@@ -6,6 +6,8 @@ The rates are those of the chip description as the clock uses them (``csrc/chip/
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
@@ -92,3 +94,9 @@ def exchange_cycles(tile: Any, parts: Any, share: Any, chip: Chip) -> Array:
     way = parts * (chip.ring.hop_cycles.value + chip.sync.credit_cycles.value + chip.dma.issue_cycles.value)
     folds = parts * ceil(share, chip.lanes() * chip.corelets) + tile / chip.lanes() / chip.corelets
     return np.where(parts > 1, sent + way + folds, 0.0)
+
+
+def log_ways(log: logging.Logger, ways: Iterable[object]) -> None:
+    """Log the way that was chosen, which comes first, and what it was chosen over."""
+    for place, way in enumerate(ways):
+        log.debug("  %s %s", "chosen" if place == 0 else "      ", way)

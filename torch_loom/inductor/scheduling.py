@@ -10,7 +10,7 @@ import sympy
 
 from . import config as settings
 from .access import public_layout
-from .attention import ATTENTION, CAUSAL
+from .attention import CONTRACTIONS
 from .chain_cost import chain_pays
 from .compat import (
     BackendFeature,
@@ -57,9 +57,6 @@ def local_kernel(nodes: Sequence[SchedulerNode]) -> TileKernel:
     kernel.store_buffer_names.update(name for n in nodes for name in n.get_buffer_names())
     kernel.remove_kernel_local_buffers()
     return kernel
-
-
-CONTRACTIONS = frozenset(("dot", ATTENTION, CAUSAL))
 
 
 def _contracts(node: BaseSchedulerNode) -> bool:

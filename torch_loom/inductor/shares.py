@@ -20,7 +20,7 @@ from .access import Access
 from .compat import SchedulerNode
 from .domain import Dim
 from .plan import SIMPLE, KernelPlan, access_of, ends_alone
-from .rates import EXCHANGE_LAUNCH_CYCLES, TILE_CYCLES, ceil, chip_of, ddr_cycles, exchange_cycles
+from .rates import EXCHANGE_LAUNCH_CYCLES, TILE_CYCLES, ceil, chip_of, ddr_cycles, exchange_cycles, log_ways
 from .runtime import chip_name
 from .values import register_kind
 
@@ -140,6 +140,4 @@ def _explain(nodes: list[SchedulerNode], f: Folding, ways: dict[int, tuple[float
         return
     log.debug("reduction of %s: %d tiles of %d values", nodes[0].get_name(), f.items, f.elements)
     others = sorted((p for p in ways if p != best), key=lambda p: ways[p][0])
-    for parts in [best, *others[:5]]:
-        mark = "chosen" if parts == best else "      "
-        log.debug("  %s %d cores a tile: %.0f cycles", mark, parts, ways[parts][0])
+    log_ways(log, [f"{parts} cores a tile: {ways[parts][0]:.0f} cycles" for parts in (best, *others[:5])])

@@ -62,7 +62,8 @@ class LoomWrapperCodegen(DeviceLines):
         is_subgraph: bool, subgraph_name: str | None, parent_wrapper: Any, partition_signatures: Any = None
     ) -> PythonWrapperCodegen:
         """Wrapper of a graph, or of a subgraph: a branch of ``cond``, the body of ``while_loop``."""
-        if is_subgraph and subgraph_name is not None:
+        if is_subgraph:
+            assert subgraph_name is not None
             return LoomSubgraphCodegen(subgraph_name, parent_wrapper, partition_signatures)
         return LoomWrapperCodegen()
 
