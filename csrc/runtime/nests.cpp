@@ -3,6 +3,7 @@
 #include "runtime/nests.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <optional>
 #include <utility>
 
@@ -10,6 +11,9 @@
 
 namespace loom::rt {
 namespace {
+
+/// Shares of a transfer that cover this many bytes in a row on both sides do not disturb each other.
+constexpr std::int64_t kApart = 64 << 10;
 
 /// How one dim moves one side.
 struct Walk {
@@ -113,6 +117,48 @@ std::vector<Nest> cut(const Moves& plan, const Side& dst, const Side& src) {
     nests = std::move(all);
   }
   return nests;
+}
+
+std::vector<Loop> simplify(const std::vector<Loop>& loops) {
+  std::vector<Loop> sorted;
+  for (const Loop& l : loops)
+    if (l.size != 1) sorted.push_back(l);
+  std::stable_sort(sorted.begin(), sorted.end(), [](const Loop& a, const Loop& b) {
+    return std::pair{a.step[0], a.step[1]} > std::pair{b.step[0], b.step[1]};
+  });
+  std::vector<Loop> out;
+  for (const Loop& l : sorted) {
+    if (!out.empty() && out.back().step[0] == l.step[0] * l.size &&
+        out.back().step[1] == l.step[1] * l.size) {
+      out.back() = {out.back().size * l.size, {l.step[0], l.step[1]}};
+    } else {
+      out.push_back(l);
+    }
+  }
+  return out;
+}
+
+std::optional<Nest> take(const Nest& nest, Share share, Phys dst, Phys src) {
+  if (share.of == 1) return nest;
+  Nest out{simplify(nest.loops), {nest.base[0], nest.base[1]}};
+  if (out.loops.empty()) return share.number == 0 ? std::optional(out) : std::nullopt;
+  const std::int64_t bytes[2] = {phys_bytes(dst), phys_bytes(src)};
+  // Bytes that a share of a loop's indices covers in a row, on the side where they are fewer: threads that
+  // take turns within a few cache lines are slower together than one of them alone.
+  auto together = [&](const Loop& l) {
+    const std::int64_t near = std::min(std::abs(l.step[0]) * bytes[0], std::abs(l.step[1]) * bytes[1]);
+    return std::min(l.size / share.of * near, kApart);
+  };
+  // Of the loops that keep shares apart the longest, which gives the most equal shares.
+  Loop& l = *std::max_element(out.loops.begin(), out.loops.end(), [&](const Loop& a, const Loop& b) {
+    return std::pair{together(a), a.size} < std::pair{together(b), b.size};
+  });
+  const std::int64_t first = l.size * share.number / share.of;
+  const std::int64_t last = l.size * (share.number + 1) / share.of;
+  for (int k = 0; k < 2; ++k) out.base[k] += first * l.step[k] * bytes[k];
+  l.size = last - first;
+  if (l.size == 0) return std::nullopt;
+  return out;
 }
 
 }  // namespace loom::rt

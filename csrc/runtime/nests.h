@@ -1,6 +1,7 @@
 // Nests of loops with constant steps: what a plan becomes once its stick axes are cut at the ends of sticks.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "runtime/moves.h"
@@ -23,5 +24,17 @@ struct Nest {
 /// lanes of a stick are walked in another way than evenly (a step that does not divide the stick, a phase
 /// that differs between two device sides).
 std::vector<Nest> cut(const Moves& plan, const Side& dst, const Side& src);
+
+/// Loops of a nest in the order of the destination, without those of one index and with neighbours merged
+/// where both sides move as through one.
+std::vector<Loop> simplify(const std::vector<Loop>& loops);
+
+/// A part of a nest: one of `of` parts of about equal size.
+struct Share {
+  int number = 0, of = 1;
+};
+
+/// The share of a nest, nothing when it is empty.
+std::optional<Nest> take(const Nest& nest, Share share, Phys dst, Phys src);
 
 }  // namespace loom::rt

@@ -31,27 +31,6 @@ constexpr std::int64_t kAhead = 16;
 /// Bytes that a patch covers in a row on each side.
 constexpr std::int64_t kPatch = 2048;
 
-/// Loops of a nest in the order of the destination, without those of one index and with neighbours merged
-/// where both sides move as through one.
-std::vector<Loop> simplify(const std::vector<Loop>& loops) {
-  std::vector<Loop> sorted;
-  for (const Loop& l : loops)
-    if (l.size != 1) sorted.push_back(l);
-  std::stable_sort(sorted.begin(), sorted.end(), [](const Loop& a, const Loop& b) {
-    return std::pair{a.step[0], a.step[1]} > std::pair{b.step[0], b.step[1]};
-  });
-  std::vector<Loop> out;
-  for (const Loop& l : sorted) {
-    if (!out.empty() && out.back().step[0] == l.step[0] * l.size &&
-        out.back().step[1] == l.step[1] * l.size) {
-      out.back() = {out.back().size * l.size, {l.step[0], l.step[1]}};
-    } else {
-      out.push_back(l);
-    }
-  }
-  return out;
-}
-
 /// A loop of the final order over a dim, or over the part of it that a loop around this one is at.
 struct Level {
   std::size_t dim;
@@ -60,11 +39,10 @@ struct Level {
 
 class Runner {
  public:
-  Runner(const Nest& nest, Phys dst, Phys src, bool stream, Share share)
+  Runner(const Nest& nest, Phys dst, Phys src, bool stream)
       : writer_(dst, src, stream), dims_(simplify(nest.loops)), base_{nest.base[0], nest.base[1]} {
     bytes_[0] = writer_.dst_bytes;
     bytes_[1] = writer_.src_bytes;
-    take(share);
     constant_ = std::all_of(dims_.begin(), dims_.end(), [](const Loop& l) { return l.step[1] == 0; });
     if (constant_) writer_.convert(value_, base_[1], {.n = 1});
     choose_kernel();
@@ -74,7 +52,6 @@ class Runner {
   }
 
   void run() {
-    if (empty_) return;
     level(0, base_[0], base_[1]);
     finish();
   }
@@ -85,25 +62,6 @@ class Runner {
     const std::uint8_t* src = nullptr;
     std::int64_t rows = 0, columns = 0;
   };
-
-  /// Keeps a share of the indices: of the outermost loop, whose shares lie apart in the destination, where it
-  /// is long enough, else of the longest.
-  void take(Share share) {
-    if (share.of == 1) return;
-    if (dims_.empty()) {
-      empty_ = share.number != 0;
-      return;
-    }
-    auto cut = dims_.begin();
-    if (cut->size < share.of)
-      cut = std::max_element(dims_.begin(), dims_.end(),
-                             [](const Loop& a, const Loop& b) { return a.size < b.size; });
-    const std::int64_t first = cut->size * share.number / share.of;
-    const std::int64_t last = cut->size * (share.number + 1) / share.of;
-    for (int k = 0; k < 2; ++k) base_[k] += first * cut->step[k] * bytes_[k];
-    cut->size = last - first;
-    empty_ = cut->size == 0;
-  }
 
   std::optional<std::size_t> with_unit_step(int side) const {
     for (std::size_t d = dims_.size(); d-- > 0;)
@@ -285,14 +243,12 @@ class Runner {
   std::int64_t rows_ = 1, columns_ = 1;
   std::vector<Level> levels_;
   std::vector<std::int64_t> extent_;  // indices of each dim in the loops at hand
-  bool constant_ = false, empty_ = false;
+  bool constant_ = false;
   alignas(8) std::uint8_t value_[8] = {};
 };
 
 }  // namespace
 
-void run_nest(const Nest& nest, Phys dst, Phys src, bool stream, Share share) {
-  Runner(nest, dst, src, stream, share).run();
-}
+void run_nest(const Nest& nest, Phys dst, Phys src, bool stream) { Runner(nest, dst, src, stream).run(); }
 
 }  // namespace loom::rt

@@ -5,13 +5,8 @@
 
 namespace loom::rt {
 
-/// A part of a nest: one of `of` parts of about equal size.
-struct Share {
-  int number = 0, of = 1;
-};
-
-/// Converts the elements of a share of the nest. With `stream` results are written past the caches where that
+/// Converts the elements of the nest. With `stream` results are written past the caches where that
 /// pays; call stream_fence afterwards. Throws ValueError.
-void run_nest(const Nest& nest, Phys dst, Phys src, bool stream, Share share);
+void run_nest(const Nest& nest, Phys dst, Phys src, bool stream);
 
 }  // namespace loom::rt

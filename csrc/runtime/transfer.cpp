@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "runtime/cursor.h"
+#include "runtime/staged.h"
 #include "runtime/strided.h"
 #include "runtime/writer.h"
 
@@ -117,7 +118,12 @@ void transfer(const Dims& sizes, const Side& dst, const Side& src, int threads) 
   const std::int64_t bytes = result_bytes(*plan, dst);
   const bool stream = bytes >= kStreamBytes;
   shared(static_cast<int>(std::clamp<std::int64_t>(bytes / kThreadBytes, 1, threads)), [&](Share share) {
-    for (const Nest& nest : nests) run_nest(nest, dst.phys, src.phys, stream, share);
+    for (const Nest& nest : nests) {
+      const auto part = take(nest, share, dst.phys, src.phys);
+      if (!part) continue;
+      if (stream && run_staged(*part, dst.phys, src.phys)) continue;
+      run_nest(*part, dst.phys, src.phys, stream);
+    }
     if (stream) stream_fence();
   });
 }

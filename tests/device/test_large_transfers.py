@@ -48,6 +48,27 @@ def test_views_of_either_side(name, dtype):
     assert torch.equal(target, expected)
 
 
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8])
+@pytest.mark.parametrize("name", ["whole", "transposed slice", "heads of a batch", "channels last"])
+def test_bytes_that_two_threads_share(name, dtype):
+    host = torch.cat([numbers(dtype), numbers(dtype).flip(0)])
+    view = VIEWS[name]
+    batches = [view(part) for part in host.split(3002)]
+    there = torch.cat(batches).to("spyre")
+    assert torch.equal(there.cpu(), torch.cat(batches))
+    target = torch.empty_like(host)
+    target.t().copy_(host.t().to("spyre"))
+    assert torch.equal(target, host)
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_results_narrower_than_a_host_tensor(name):
+    """int64 lies on the device in 32 bits: the way there meets what bytes meet on the way back."""
+    view = VIEWS[name]
+    host = numbers(torch.int64) - 63
+    assert torch.equal(view(host).to("spyre").cpu(), view(host))
+
+
 def test_a_value_that_does_not_fit_is_named_whatever_thread_meets_it():
     for row in (0, 1499, 2999):
         host = torch.zeros(3000, 1500, dtype=torch.int64)

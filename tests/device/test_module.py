@@ -4,8 +4,10 @@ import copy
 import gc
 import io
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -49,6 +51,22 @@ def test_dynamo_knows_the_device_once_it_is_imported():
         assert interface.device_count() == 1 and interface.get_raw_stream(0) == 0
         assert interface.get_device_properties(0).multi_processor_count == 32
         assert not interface.is_dtype_supported(torch.float64)
+
+
+def test_the_conformance_suite_skips_without_an_accelerator():
+    folder = Path(__file__).parent / "conformance"
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-rs", "-c", os.devnull, f"--rootdir={folder}", f"--confcutdir={folder}"]
+        + ["-p", "no:cacheprovider", str(folder)],
+        env={**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout
+    assert re.search(r"^\d+ skipped in", done.stdout, re.M) and "torch knows no accelerator here" in done.stdout
+    sources = "".join(file.read_text() for file in folder.glob("*.py"))
+    imported = set(re.findall(r"^(?:import|from) (\w+)", sources, re.M))
+    assert imported == {"copy", "gc", "io", "pickle", "pytest", "torch"}
 
 
 def test_names_and_generated_methods():

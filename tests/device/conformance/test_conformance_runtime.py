@@ -139,3 +139,28 @@ def test_meta_tensors_materialise(device):
 def test_default_device(device):
     with torch.device(device):
         assert torch.zeros(2).device == device
+
+
+def test_autocast_computes_in_half_precision(device):
+    x, w = torch.ones(4, 8, device=device), torch.ones(8, 2, device=device)
+    with torch.autocast(device.type, dtype=torch.float16):
+        assert (x @ w).dtype == torch.float16
+        with torch.autocast(device.type, enabled=False):
+            assert (x @ w).dtype == torch.float32
+    assert (x @ w).dtype == torch.float32
+
+
+def test_a_data_loader_pins_its_batches(device):
+    rows = torch.arange(12.0).reshape(6, 2)
+    batches = list(torch.utils.data.DataLoader(rows, batch_size=3, pin_memory=True))
+    assert all(batch.is_pinned() for batch in batches)
+    moved = [batch.to(device, non_blocking=True) for batch in batches]
+    torch.accelerator.synchronize()
+    assert torch.equal(torch.cat(moved).cpu(), rows)
+
+
+def test_numpy_and_dlpack_do_not_reach_into_device_memory(device):
+    x = torch.ones(3, device=device)
+    with pytest.raises(TypeError):
+        x.numpy()
+    assert torch.from_dlpack(x.cpu()).tolist() == [1, 1, 1]
