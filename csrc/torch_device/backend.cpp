@@ -135,8 +135,11 @@ class Generator final : public c10::GeneratorImpl {
   void set_current_seed(std::uint64_t seed) override { cpu_.set_current_seed(seed); }
   std::uint64_t current_seed() const override { return cpu_.current_seed(); }
   std::uint64_t seed() override { return cpu_.seed(); }
-  void set_offset(std::uint64_t) override { TORCH_CHECK(false, "spyre generators have no offset"); }
-  std::uint64_t get_offset() const override { TORCH_CHECK(false, "spyre generators have no offset"); }
+  // Where a twister stands is in its state. Copies and pickles carry seed, offset and state, in this order.
+  void set_offset(std::uint64_t offset) override {
+    TORCH_CHECK(offset == 0, "spyre generators have no offset but 0, got ", offset, "; set_state moves them");
+  }
+  std::uint64_t get_offset() const override { return 0; }
   void set_state(const c10::TensorImpl& s) override { cpu_.unsafeGetGeneratorImpl()->set_state(s); }
   c10::intrusive_ptr<c10::TensorImpl> get_state() const override {
     return cpu_.unsafeGetGeneratorImpl()->get_state();
@@ -225,12 +228,14 @@ c10::Allocator* pinned_allocator() {
 
 at::Generator default_generator(c10::DeviceIndex i) { return default_generator_ref(i); }
 
-at::Generator host_generator(const std::optional<at::Generator>& g, c10::DeviceIndex i) {
-  const at::Generator& chosen = g.has_value() && g->defined() ? *g : default_generator_ref(i);
-  auto* own = dynamic_cast<Generator*>(chosen.unsafeGetGeneratorImpl());
-  TORCH_CHECK(own != nullptr, "Expected a 'spyre' device type for generator but found '",
-              chosen.device().type(), "'");
-  return own->cpu();
+at::Generator host_generator(const std::optional<at::Generator>& g, c10::Device device) {
+  const bool given = g.has_value() && g->defined();
+  const c10::Device found = given ? g->device() : device;
+  TORCH_CHECK(found.type() == device.type(), "Expected a '", device.type(),
+              "' device type for generator but found '", found.type(), "'");
+  TORCH_CHECK(found == device, "Expected a '", device, "' generator device but found '", found, "'");
+  const at::Generator& chosen = given ? *g : default_generator_ref(device.index());
+  return static_cast<Generator*>(chosen.unsafeGetGeneratorImpl())->cpu();
 }
 
 void register_backend() {

@@ -18,6 +18,6 @@ c10::DeviceIndex device_count() noexcept;
 c10::Allocator* pinned_allocator();
 at::Generator default_generator(c10::DeviceIndex);
 /// The CPU generator behind a device generator (the card's default one when none is given).
-at::Generator host_generator(const std::optional<at::Generator>&, c10::DeviceIndex);
+at::Generator host_generator(const std::optional<at::Generator>&, c10::Device);
 
 }  // namespace loom::dev

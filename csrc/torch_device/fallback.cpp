@@ -118,7 +118,7 @@ void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const auto& arguments = op.schema().arguments();
   const std::size_t begin = stack->size() - arguments.size();
   check_devices(full_name(op), *stack, begin);
-  const c10::DeviceIndex card = device_of(*stack, begin);
+  const c10::Device card{c10::DeviceType::PrivateUse1, device_of(*stack, begin)};
   bool takes_generator = false;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     if (arguments[i].name() != "generator") continue;

@@ -23,9 +23,10 @@ using Gen = Opt<at::Generator>;
 
 template <typename Draw>
 Tensor& random_fill(Tensor& self, const Gen& g, Draw draw) {
+  const at::Generator generator = host_generator(g, self.device());
   if (self.numel() == 0) return self;
   Tensor host = at::empty(self.sizes(), self.options().device(at::kCPU));
-  draw(host, host_generator(g, self.device().index()));
+  draw(host, generator);
   copy_private(self, host);
   return self;
 }

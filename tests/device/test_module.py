@@ -4,6 +4,7 @@ import copy
 import gc
 import io
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -120,10 +121,17 @@ def test_several_cards():
         "    assert torch.empty(1, device='spyre').device.index == 1\n"
         "torch.spyre.manual_seed_all(5)\n"
         "assert torch.equal(torch.rand(3, device='spyre:0').cpu(), torch.rand(3, device='spyre:2').cpu())\n"
-        "try:\n    x + y\nexcept RuntimeError as e:\n    print('refused')\n",
+        "one = torch.rand(3, device='spyre:0').cpu()  # each card has a generator of its own\n"
+        "assert torch.equal(torch.rand(3, device='spyre:2').cpu(), one)\n"
+        "for work in (lambda: x + y, lambda: x.normal_(generator=torch.Generator('spyre:1'))):\n"
+        "    try:\n        work()\n    except RuntimeError as e:\n        print(e)\n",
         TORCH_LOOM_CARDS="3",
     )
-    assert done.returncode == 0 and done.stdout.strip() == "refused", done.stderr
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "Expected all tensors to be on the same device, but aten::add.Tensor got tensors on spyre:2 and spyre:1",
+        "Expected a 'spyre:2' generator device but found 'spyre:1'",
+    ]
 
 
 def test_bad_environment_is_named():
@@ -210,6 +218,11 @@ def test_numpy_and_dlpack_refuse_device_memory():
         x.numpy()
     with pytest.raises((BufferError, RuntimeError, ValueError)):
         torch.from_dlpack(x.__dlpack__(dl_device=(1, 0), copy=False))
+    with pytest.raises(ValueError, match="spyre for Dlpack"):
+        torch.from_dlpack(x)
+    host = torch.from_dlpack(x.__dlpack__(dl_device=(1, 0)))
+    x.zero_()
+    assert host.device.type == "cpu" and host.tolist() == [1, 1, 1]
 
 
 # ---- modules, copies, files ----
@@ -329,6 +342,35 @@ def test_generator_state():
     assert torch.equal(torch.rand(5, device="spyre").cpu(), first)
 
 
+def test_copies_of_a_generator_go_on_where_it_stands():
+    generator = torch.Generator("spyre").manual_seed(21)
+    torch.rand(7, generator=generator, device="spyre")
+    copies = [copy.deepcopy(generator), pickle.loads(pickle.dumps(generator)), generator.clone_state()]
+    expected = torch.rand(9, generator=generator, device="spyre").cpu()
+    for other in copies:
+        assert other.device == generator.device and other.initial_seed() == 21
+        assert torch.equal(torch.rand(9, generator=other, device="spyre").cpu(), expected)
+    with pytest.raises(RuntimeError, match="no offset but 0, got 4"):
+        generator.set_offset(4)
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda t, g: t.normal_(generator=g),
+        lambda t, g: torch.bernoulli(t, generator=g),
+        lambda t, g: torch.multinomial(t, 2, generator=g),
+        lambda t, g: torch.randperm(5, generator=g, device=t.device),
+        lambda t, g: torch.rand(0, generator=g, device=t.device),
+    ],
+)
+def test_generators_of_other_devices_are_refused(draw):
+    with pytest.raises(RuntimeError, match="Expected a 'spyre' device type for generator but found 'cpu'"):
+        draw(torch.ones(4, device="spyre"), torch.Generator())
+    with pytest.raises(RuntimeError, match="Expected a 'cpu' device type for generator but found 'spyre'"):
+        draw(torch.ones(4), torch.Generator("spyre"))
+
+
 def test_random_operators_without_a_generator_follow_the_device_seed():
     x = torch.ones(200, device="spyre")
     torch.spyre.manual_seed(4)
@@ -417,9 +459,12 @@ def test_snapshot_lists_blocks_in_order():
 def test_streams_and_events():
     low, high = torch.spyre.Stream(), torch.spyre.Stream(priority=-1)
     assert 1 <= low.stream_id <= 32 and 33 <= high.stream_id <= 64
+    assert (low.priority, high.priority, torch.spyre.default_stream().priority) == (0, -1, 0)
+    assert torch.spyre.Stream.priority_range() == (0, -1)
     assert torch.spyre.current_stream().stream_id == 0 == torch.spyre.default_stream().stream_id
     with torch.spyre.stream(high):
-        assert torch.spyre.current_stream().stream_id == high.stream_id
+        assert torch.spyre.current_stream() == high == torch.accelerator.current_stream()
+        assert torch.spyre.current_stream().priority == -1
         x = torch.ones(10, device="spyre")
         done = torch.spyre.Event(enable_timing=True)
         done.record()

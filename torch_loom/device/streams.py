@@ -17,6 +17,10 @@ def _index(device: Any) -> int:
     return index(device)
 
 
+HIGH_PRIORITY = range(33, 65)
+"""Numbers of the streams of the high-priority pool."""
+
+
 class Stream(torch.Stream):
     """A queue of device work. Any non-zero priority takes a stream of the high-priority pool."""
 
@@ -24,6 +28,16 @@ class Stream(torch.Stream):
         if kwargs:
             return super().__new__(cls, **kwargs)
         return super().__new__(cls, device=torch.device("spyre", _index(device)), priority=priority)
+
+    @property
+    def priority(self) -> int:
+        """-1 for a stream of the high-priority pool, else 0."""
+        return -1 if self.stream_id in HIGH_PRIORITY else 0
+
+    @staticmethod
+    def priority_range() -> tuple[int, int]:
+        """Lowest and highest priority."""
+        return (0, -1)
 
     def wait_event(self, event: torch.Event) -> None:
         """Make later work of this stream wait for an event."""
@@ -87,15 +101,15 @@ class Event(torch.Event):
         return _device.event_elapsed(self.event_id, other.event_id, modelled)
 
 
-def current_stream(device: Any = None) -> torch.Stream:
+def current_stream(device: Any = None) -> Stream:
     """Stream that the calling thread submits to on a card."""
     index = _index(device)
-    return torch.Stream(stream_id=_device.current_stream(index), device_index=index, device_type=_DEVICE_TYPE)
+    return Stream(stream_id=_device.current_stream(index), device_index=index, device_type=_DEVICE_TYPE)
 
 
-def default_stream(device: Any = None) -> torch.Stream:
+def default_stream(device: Any = None) -> Stream:
     """Stream 0 of a card."""
-    return torch.Stream(stream_id=0, device_index=_index(device), device_type=_DEVICE_TYPE)
+    return Stream(stream_id=0, device_index=_index(device), device_type=_DEVICE_TYPE)
 
 
 def set_stream(stream: torch.Stream) -> None:
