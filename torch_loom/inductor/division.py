@@ -9,6 +9,7 @@ of the tile each.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Any
@@ -32,14 +33,36 @@ Grid = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True)
+class Sticks:
+    """How the tiles of an operand lie in sticks: their last axis has ``lanes`` elements for each index of the block
+    ``along`` ("m", "n" or "k"; "": none), is padded to whole sticks and is ``loose`` where it may begin at any lane.
+    ``beside`` are bytes in LX next to an element's own, as parts of them. ``packed`` tiles are copied once more in LX,
+    since the array takes whole rows at even distances."""
+
+    lanes: int = 1
+    along: str = ""
+    loose: bool = False
+    per_stick: int = 1
+    beside: float = 0.0
+    packed: bool = False
+
+    def factor(self, blocks: Mapping[str, Any]) -> Any:
+        """Bytes that such a tile takes by those of its elements; ``blocks`` are the indices of each block."""
+        run = self.lanes * blocks.get(self.along, 1)
+        return (ceil(run, self.per_stick) + self.loose) * self.per_stick / run + self.beside
+
+
+@dataclass(frozen=True)
 class Contraction:
     """C[batch, m, n] = A[batch, m, k] B[batch, k, n] as the kernel sees it; sizes in elements.
 
-    ``n`` counts blocks along the outermost column dim, each ``inner`` columns wide. K goes in ``steps`` tiles of ``k``.
-    ``shared`` says that B is the same for all batches, ``epilogue`` are the cycles of the SFU per vector and ``extra``
-    the number of operands read by it per result. ``products`` of these sizes share A, ``written`` of their results go
-    to memory. With ``whole_rows`` a tile has all columns. Cores may share K in parts of ``k_unit`` elements (0: they
-    may not)."""
+    ``n`` counts blocks along the outermost column dim, each ``inner`` columns wide. K goes in ``steps`` tiles of ``k``,
+    which are ``k_inner`` elements for each index of its outermost dim; the last one may have ``rest`` elements.
+    ``shared`` and ``a_shared`` say that B and A are the same for all batches, ``epilogue`` are the cycles of the SFU
+    per vector and ``extra`` the number of operands read by it per result. ``products`` of these sizes share A,
+    ``written`` of their results go to memory. With ``whole_rows`` a tile has all columns. Cores may share K in parts of
+    ``k_unit`` elements (0: they may not). ``a_sticks``, ``b_sticks`` and ``c_sticks`` tell how tiles of the operands
+    and of what has the size of the result are padded."""
 
     batch: int
     m: int
@@ -55,6 +78,12 @@ class Contraction:
     written: int = 1
     whole_rows: bool = False
     k_unit: int = 0
+    k_inner: int = 1
+    rest: int = 0
+    a_shared: bool = False
+    a_sticks: Sticks = Sticks()
+    b_sticks: Sticks = Sticks()
+    c_sticks: Sticks = Sticks()
 
 
 @dataclass(frozen=True)
@@ -120,12 +149,16 @@ def _costs(c: Contraction, grid: Any, mb: Any, nb: Any, rows_outer: Any, chip: C
     whole = steps == 1
     # How often a core fetches its part of A and of B; cores that need the same part fetch it once.
     a_times = np.where(whole & (rows_outer | (m_per == 1)), 1, n_per)
+    a_times = np.where((not c.a_shared) | ~whole | (m_per > 1), a_times * b_per, a_times)
     b_times = np.where(whole & (~rows_outer | (n_per == 1)), 1, m_per)
     b_times = np.where((not c.shared) | ~whole | (n_per > 1), b_times * b_per, b_times)
-    a_bytes = b_per * m_per * mb * own * c.bytes * a_times * gb * gm * gk
+    blocks = {"m": mb, "n": nb, "k": k // c.k_inner}
+    a_pad, b_pad, c_pad = (s.factor(blocks) for s in (c.a_sticks, c.b_sticks, c.c_sticks))
+    fetchers = gm * gk if c.a_shared else gb * gm * gk
+    a_bytes = m_per * mb * own * c.bytes * a_pad * a_times * fetchers
     sharers = gm * gb if c.shared else gm
-    b_bytes = c.products * n_per * wide * own * c.bytes * b_times * gb * gm * gn * gk / sharers
-    c_bytes = float(c.batch * c.m * c.n * c.inner * c.bytes)
+    b_bytes = c.products * n_per * wide * own * c.bytes * b_pad * b_times * gb * gm * gn * gk / sharers
+    c_bytes = c.batch * c.m * c.n * c.inner * c.bytes * c_pad
     read, written = a_bytes + b_bytes + c.extra * c_bytes, c.written * c_bytes
     tiles = b_per * m_per * n_per
     tile = mb * wide
@@ -135,19 +168,23 @@ def _costs(c: Contraction, grid: Any, mb: Any, nb: Any, rows_outer: Any, chip: C
     one = one + c.products * exchange_cycles(tile, gk, share, chip)
     compute = tiles * one
     cores = gb * gm * gn * gk
-    first_a = mb * k * c.bytes * gb * gm * gk
-    first_b = c.products * wide * k * c.bytes * cores / sharers
+    first_a = mb * k * c.bytes * a_pad * fetchers
+    first_b = c.products * wide * k * c.bytes * b_pad * cores / sharers
     first = ddr_cycles(first_a + first_b, 0.0, chip, cores) + latency(chip)
     memory = ddr_cycles(read, written, chip, cores)
     last = np.where(
         tiles > 1,
-        c.written * share * c.bytes / chip.dma.write_bytes_per_cycle.value,
+        c.written * share * c.bytes * c_pad / chip.dma.write_bytes_per_cycle.value,
         ddr_cycles(0.0, written, chip, cores),
     )
-    once_a = (a_times == 1) & (m_per * b_per == 1)
+    once_a = (a_times == 1) & (m_per * np.where(c.a_shared, 1, b_per) == 1)
     once_b = (b_times == 1) & (n_per == 1)
-    lx = mb * k * c.bytes * np.where(once_a, 1, 2) + c.products * wide * k * c.bytes * np.where(once_b, 1, 2)
-    lx = lx + tile * (4 * c.products + 4 * c.written + 4 * c.extra) + np.where(steps > 1, 4 * tile * c.products, 0)
+    rest = (c.rest / c.k if c.rest else 0.0) * (gk == 1)  # the shorter tile at the end of K has its own place
+    a_lx = np.where(once_a, 1, 2) * a_pad * (1 + rest) + c.a_sticks.packed
+    b_lx = np.where(once_b, 1, 2) * b_pad * (1 + rest) + c.b_sticks.packed
+    lx = mb * k * c.bytes * a_lx + c.products * wide * k * c.bytes * b_lx
+    lx = lx + tile * (4 * c.products + c_pad * (4 * c.written + 4 * c.extra))
+    lx = lx + np.where(steps > 1, 4 * tile * c.products, 0)
     lx = lx + np.where(gk > 1, 8 * tile * c.products, 0)
     cycles = first + np.maximum(compute, memory - first) + last + np.where(gk > 1, EXCHANGE_LAUNCH_CYCLES, 0.0)
     return _Costs(cycles, k, steps, compute, read, np.broadcast_to(written, np.shape(cycles)), lx)

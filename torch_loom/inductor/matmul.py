@@ -9,7 +9,9 @@ is the SFU epilogue of the same kernel.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import sympy
@@ -18,6 +20,7 @@ from . import config
 from .access import ceil_sticks, format_of, geometry
 from .division import LX_BUDGET, Contraction, Division, divide, explain, k_tile, share_axis
 from .domain import Dim, hint, product, typical
+from .footprint import sticks_of
 from .plan import KernelPlan, MatmulPlan, access_of, ends_alone, is_dot, planned
 from .runtime import chip_name
 
@@ -36,47 +39,128 @@ def _roles(plan: KernelPlan) -> MatmulPlan:
 
 
 def plan_matmul(plan: KernelPlan) -> None:
-    """Choose tile dims, blocks and the core grid of a contraction."""
+    """Choose tile dims, blocks and the core grid of a contraction.
+
+    A tile has the innermost row dim, all column dims and all of K, the outermost ones in blocks. Where that is too much
+    for LX, K goes in smaller blocks, then by its outer dims; outer column dims become loops if that is faster."""
     roles = _roles(plan)
     roles.whole_rows = any(n.is_reduction() and not is_dot(n) for n in plan.nodes)
+    found: list[tuple[MatmulPlan, Contraction, tuple[Division, ...]]] = []
+    for first in range(1 if roles.whole_rows else max(len(roles.n), 1)):
+        way = _fitting(plan, replace(roles, n=roles.n[first:]))
+        found.append(way)
+        if way[1].steps == 1 and way[2][0].lx_bytes <= LX_BUDGET:
+            break
+    roles, shape, ways = min(found, key=lambda f: (f[2][0].lx_bytes > LX_BUDGET, f[2][0].cycles))
     plan.matmul = roles
-    for d in roles.k:
-        plan.blocks[d] = d.extent
-    # The innermost m dim gives rows; n dims are whole except the outermost of them.
+    explain(f"matmul of {plan.nodes[0].get_name()}", shape, ways)
+    _apply(plan, roles, ways[0], shape)
+
+
+def _fitting(plan: KernelPlan, roles: MatmulPlan) -> tuple[MatmulPlan, Contraction, tuple[Division, ...]]:
+    """The largest tiles over K whose divisions fit into LX, and those divisions, the fastest first. If none fits, the
+    smallest."""
+    for outer, step in _depths(roles):
+        way = replace(roles, k=roles.k[outer:], k_outer=roles.k[:outer], k_block=step)
+        shape = _contraction(plan, way)
+        ways = divide(shape, plan.cores, LX_BUDGET, chip_name(), config.work_division)
+        if ways[0].lx_bytes <= LX_BUDGET:
+            break
+    return way, shape, ways
+
+
+def _depths(roles: MatmulPlan) -> Iterator[tuple[int, int | None]]:
+    """What a tile has of K, more of it first: how many outer dims are loops, and indices along the next (None: all).
+    Blocks inside of a loop divide their dim."""
+    if not roles.k:
+        yield 0, None
+    for outer, d in enumerate(roles.k):
+        extent, inner = planned(d.extent), planned(product(x.extent for x in roles.k[outer + 1 :]))
+        columns = planned(product(x.extent for x in roles.n)) if roles.whole_rows else 64 * _inner(roles)
+        step = max(1, k_tile(extent * inner, columns, roles.whole_rows, LX_BUDGET) // inner)
+        if step >= extent:
+            yield outer, None
+            step = extent - 1
+        while step:
+            step = step // 64 * 64 if step > 64 else step
+            if not outer or extent % step == 0:
+                yield outer, step
+            step = step // 2 if not outer else step - 1
+
+
+def _inner(roles: MatmulPlan) -> int:
+    """Columns of one index of the outermost column dim."""
+    return hint(product(d.extent for d in roles.n[1:])) if len(roles.n) > 1 else 1
+
+
+def _contraction(plan: KernelPlan, roles: MatmulPlan) -> Contraction:
+    """The contraction as its division sees it."""
     row = roles.m[-1] if roles.m else None
-    batch = hint(product(d.extent for d in plan.dims if d not in plan.reduced and d not in roles.n and d is not row))
+    tile = {*roles.n, *roles.k, *roles.m[-1:]}
+    outer = [d for d in plan.dims if d not in plan.reduced and d not in tile]
     m = typical(row.extent) if row else 1
-    inner_n = hint(product(d.extent for d in roles.n[1:])) if len(roles.n) > 1 else 1
     n = typical(roles.n[0].extent) if roles.n else 1
-    k, steps = _block_k(plan, roles, inner_n)
-    operands = plan.record.contractions[0]
-    outer = [d for d in plan.dims if d not in plan.reduced and d not in roles.n and d is not row]
+    k_inner = planned(product(d.extent for d in roles.k[1:]))
+    k = (roles.k_block or planned(roles.k[0].extent)) * k_inner if roles.k else 1
+    left, right = plan.record.contractions[0]
     loads = [t for t in plan.record.touches if not t.store]
-    shape = Contraction(
-        batch,
-        m,
-        n,
-        k,
-        inner_n,
-        steps,
-        shared=not any(d.symbol in operands[1] for d in outer),
+    accesses = [access_of(t, plan.dims) for t in loads]
+    size = {d: planned(d.extent) for d in tile}
+    cut: dict[Dim, str] = {}
+    for d, role, block in ((row, "m", min(m, 64)), (roles.n[0] if roles.n else None, "n", min(n, 64))):
+        if d is not None:
+            size[d], cut[d] = block, role
+    if roles.k and roles.k_block is not None:
+        size[roles.k[0]], cut[roles.k[0]] = roles.k_block, "k"
+    operands = [a for a in accesses if a.dims & plan.reduced]
+    results = [access_of(t, plan.dims) for t in plan.record.touches if t.store]
+    results += [a for a in accesses if not a.dims & plan.reduced and row in a.dims and a.dims & set(roles.n)]
+    return Contraction(
+        batch=hint(product(d.extent for d in outer)),
+        m=m,
+        n=n,
+        k=k,
+        inner=_inner(roles),
+        steps=hint(_steps_over(roles)),
+        shared=not any(d.symbol in right for d in outer),
+        a_shared=not any(d.symbol in left for d in outer),
         epilogue=plan.record.operations,
-        extra=sum(set(roles.n) <= access_of(t, plan.dims).dims and row in access_of(t, plan.dims).dims for t in loads),
+        extra=sum(set(roles.n) <= a.dims and row in a.dims for a in accesses),
         bytes=4 if format_of(geometry(loads[0].name).dtype, loads[0].name).element == "f32" else 2,
         products=len(plan.record.contractions),
         written=len({t.name for t in plan.record.touches if t.store}),
         whole_rows=roles.whole_rows,
         k_unit=_k_unit(plan, roles),
+        k_inner=k_inner,
+        rest=_rest(roles) * k_inner,
+        a_sticks=sticks_of(plan, [a for a in operands if not a.dims & _columns(plan)], size, cut, (roles.k,)),
+        b_sticks=sticks_of(plan, [a for a in operands if a.dims & _columns(plan)], size, cut, (roles.n, roles.k)),
+        c_sticks=sticks_of(plan, results, size, cut),
     )
-    ways = divide(shape, plan.cores, LX_BUDGET, chip_name(), config.work_division)
-    explain(f"matmul of {plan.nodes[0].get_name()}", shape, ways)
-    _apply(plan, roles, ways[0], shape)
+
+
+def _columns(plan: KernelPlan) -> set[Dim]:
+    """All column dims, those that are loops too."""
+    return set(_roles(plan).n)
+
+
+def _steps_over(roles: MatmulPlan) -> sympy.Expr:
+    """Tiles of K that a core goes over which does not share it."""
+    if not roles.k:
+        return sympy.Integer(1)
+    blocks = ceil_sticks(roles.k[0].extent, roles.k_block) if roles.k_block is not None else sympy.Integer(1)
+    return sympy.expand(product(d.extent for d in roles.k_outer) * blocks)
+
+
+def _rest(roles: MatmulPlan) -> int:
+    """Indices along the outermost k dim of the last tile, if it has fewer than the others."""
+    return planned(roles.k[0].extent) % roles.k_block if roles.k and roles.k_block is not None else 0
 
 
 def _k_unit(plan: KernelPlan, roles: MatmulPlan) -> int:
     """Elements of K by which cores may share it, 0 if they may not: whole sticks and whole steps of the outermost k
     dim, where every access is affine, since a share of a tile may lie behind its end."""
-    if not config.ring_sums or not roles.k or not all(d.extent.is_Integer for d in roles.k):
+    if not config.ring_sums or not roles.k or roles.k_outer or not all(d.extent.is_Integer for d in roles.k):
         return 0
     inner = math.prod(int(d.extent) for d in roles.k[1:])
     unit = math.lcm(inner, 64)
@@ -90,11 +174,15 @@ def _apply(plan: KernelPlan, roles: MatmulPlan, choice: Division, shape: Contrac
     row = roles.m[-1] if roles.m else None
     roles.grid, roles.rows_outer = choice.grid, choice.rows_outer
     plan.cores = math.prod(choice.grid)
+    plan.blocks = {d: d.extent for d in roles.k}
     if choice.grid[3] > 1:
-        inner = math.prod(int(d.extent) for d in roles.k[1:])
-        plan.blocks[roles.k[0]] = sympy.Integer(choice.k_block // inner)
+        plan.blocks[roles.k[0]] = sympy.Integer(choice.k_block // shape.k_inner)
         roles.k_steps = sympy.Integer(choice.steps) if choice.steps > 1 else None
         roles.share = share_axis(choice.m_block, choice.n_block, shape.inner, choice.grid[3])
+    elif roles.k_block is not None or roles.k_outer:
+        if roles.k_block is not None:
+            plan.blocks[roles.k[0]] = sympy.Integer(roles.k_block)
+        roles.k_steps = _steps_over(roles)
     if row:
         whole = row.extent.is_Integer and choice.m_block >= shape.m
         plan.blocks[row] = row.extent if whole else sympy.Integer(choice.m_block)
@@ -104,22 +192,6 @@ def _apply(plan: KernelPlan, roles: MatmulPlan, choice: Division, shape: Contrac
         size = choice.n_block if d.extent.is_Integer else -(-choice.n_block // 64) * 64
         plan.blocks[d] = d.extent if whole else sympy.Integer(size)
     plan.blocks = {d: plan.blocks[d] for d in plan.dims if d in plan.blocks}
-
-
-def _block_k(plan: KernelPlan, roles: MatmulPlan, inner_n: int) -> tuple[int, int]:
-    """Elements of K in a tile and number of such tiles."""
-    if not roles.k:
-        return 1, 1
-    first, inner = roles.k[0], planned(product(d.extent for d in roles.k[1:]))
-    columns = planned(product(d.extent for d in roles.n)) if roles.whole_rows else 64 * inner_n
-    whole = planned(first.extent) * inner
-    step = max(1, k_tile(whole, columns, roles.whole_rows, LX_BUDGET) // inner)
-    if step >= planned(first.extent):
-        return whole, 1
-    step = step // 64 * 64 if step > 64 else step
-    plan.blocks[first] = sympy.Integer(step)
-    roles.k_steps = ceil_sticks(first.extent, step)
-    return step * inner, hint(roles.k_steps)
 
 
 def enter_loops(plan: KernelPlan, tiles: Tiles, stack: ExitStack) -> None:
@@ -135,7 +207,7 @@ def enter_loops(plan: KernelPlan, tiles: Tiles, stack: ExitStack) -> None:
         tiles.start[roles.k[0]] = b.mul(tiles.part, b.mul(_steps(roles), tiles.block[roles.k[0]]))
         me = b.floordiv(me, gk)
     row = roles.m[-1] if roles.m else None
-    outer = [d for d in plan.dims if d not in plan.blocks]
+    outer = [d for d in plan.dims if d not in plan.blocks and d not in plan.reduced]
     total: Num = 1
     for d in outer:
         total = b.mul(total, tiles.extent[d])

@@ -94,7 +94,9 @@ class MatmulPlan:
     grid: tuple[int, int, int, int]
     rows_outer: bool = False
     whole_rows: bool = False  # the epilogue reduces over the columns, so a tile has all of them
-    k_steps: sympy.Expr | None = None  # blocks of the outermost k dim when a tile cannot hold all of a core's part
+    k_block: int | None = None  # indices of the outermost k dim in a tile of a core that has all of K (None: all)
+    k_outer: list[Dim] = field(default_factory=list)  # further reduced dims, outside of ``k``, that are loops
+    k_steps: sympy.Expr | None = None  # tiles of K, outer dims included, when one cannot hold all of a core's part
     share: int | None = None  # axis of a tile that the cores which share K divide, once they have added it up
 
 

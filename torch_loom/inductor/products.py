@@ -97,10 +97,16 @@ def _by_blocks(
 
     first = roles.k[0]
     block, before = tiles.block[first], tiles.start[first]
-    whole: Num = int(steps) if roles.grid[3] > 1 else builder.floordiv(tiles.extent[first], block)
+    if roles.grid[3] > 1:
+        whole: Num = int(steps)
+    else:
+        whole = builder.floordiv(tiles.extent[first], block)
     # Cores that share K have whole blocks, which read zeros behind its end; else the rest has its exact extent, as the
     # lanes beyond it hold no zeros.
     rest: Num = 0 if roles.grid[3] > 1 else builder.sub(tiles.extent[first], builder.mul(whole, block))
+    every = whole
+    for d in roles.k_outer:  # their blocks of the first dim leave no rest
+        every = builder.mul(every, tiles.extent[d])
 
     def step(partial: Sequence[Tensor | None]) -> tuple[list[Tensor], list[Stores]]:
         if emitter.prologue is not None:
@@ -110,8 +116,13 @@ def _by_blocks(
         return found
 
     zero = builder.splat(builder.constant(0.0, "f32"), [extent(roles.m), extent(roles.n)])
-    with builder.accumulate(0, whole, [zero] * len(nodes)) as carried:
-        tiles.start[first] = builder.add(before, builder.mul(carried.index, block))
+    with builder.accumulate(0, every, [zero] * len(nodes)) as carried:
+        at: Num = carried.index
+        tiles.start[first] = builder.add(before, builder.mul(builder.mod(at, whole) if roles.k_outer else at, block))
+        at = builder.floordiv(at, whole) if roles.k_outer else at
+        for i, d in reversed(list(enumerate(roles.k_outer))):
+            tiles.start[d] = builder.mod(at, tiles.extent[d]) if i else at
+            at = builder.floordiv(at, tiles.extent[d])
         carried.results, stores = step(carried.values)
     sums = carried.results
     if rest != 0:

@@ -271,6 +271,12 @@ class Tiles:
             entries.append(Entry(1, 1, 0, 1))
         return entries, window
 
+    def axes(self, access: Access) -> tuple[list[Dim | None], bool]:
+        """The dim of each axis of a loaded tile (None: a single element), and whether its last axis may begin inside of
+        a stick, so that a stick more is loaded."""
+        entries, window = self._entries(access)
+        return [entries[i].dim for i in _together(entries)], window is not None and window.lane != 0
+
     # -- loads and stores ----
 
     def load(self, access: Access) -> tuple[Tensor, tuple[Dim, ...]]:
