@@ -82,9 +82,13 @@ void note_use(const at::Tensor& t, std::uint64_t stream) {
   if (t.device().type() == kSpyre) rt::note_use(record_of(t), stream);
 }
 
-/// Queues or runs one transfer on the current stream of `card`. It is queued when the stream is busy, cannot
-/// fail, and no host memory of the caller would be touched after the return: both sides on the device, or
-/// `host` (which is then kept) pinned or private to this library.
+/// Bytes of host memory from which a copy takes longer than handing it to the stream's thread.
+constexpr std::size_t kQueueBytes = 1 << 20;
+
+/// Queues or runs one transfer on the current stream of `card`. It is queued when it cannot fail, no host
+/// memory of the caller would be touched after the return (both sides on the device, or `host`, which is then
+/// kept, pinned or private to this library), and it would keep the caller: the stream is busy, or `host` is
+/// large.
 void move(const at::Tensor& dst, const at::Tensor& src, const rt::Side& to, const rt::Side& from,
           c10::DeviceIndex card, const at::Tensor* host, bool may_queue) {
   const std::uint64_t id = current_stream(card);
@@ -102,7 +106,8 @@ void move(const at::Tensor& dst, const at::Tensor& src, const rt::Side& to, cons
   const bool can_fail = to.phys == rt::Phys::I32N && from.phys != rt::Phys::I32N;
   rt::Dims sizes = dims(dst.sizes());
   const int threads = rt::transfer_threads();
-  if (may_queue && !can_fail && !stream.idle()) {
+  const bool keeps_caller = !stream.idle() || (host != nullptr && host->nbytes() >= kQueueBytes);
+  if (may_queue && !can_fail && keeps_caller) {
     // The layouts outlive their storages here; the blocks do so by the allocator's stream rule.
     rt::LayoutPtr keep_to = to.layout != nullptr ? record_of(dst).layout : nullptr;
     rt::LayoutPtr keep_from = from.layout != nullptr ? record_of(src).layout : nullptr;

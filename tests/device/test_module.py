@@ -479,6 +479,18 @@ def test_streams_and_events():
         torch.spyre.Event(enable_timing=True).elapsed_time(done)
 
 
+def test_large_pinned_copies_keep_their_order_and_their_memory():
+    """Such copies are queued even on an idle stream; here their host memory is let go at once."""
+    n = 1 << 20
+    back = [torch.empty(n).pin_memory() for _ in range(4)]
+    for i, result in enumerate(back):
+        there = torch.full((n,), float(i)).pin_memory().to("spyre", non_blocking=True)
+        there += 1
+        result.copy_(there, non_blocking=True)
+    torch.spyre.synchronize()
+    assert [(float(t.min()), float(t.max())) for t in back] == [(i + 1, i + 1) for i in range(4)]
+
+
 def test_pinned_memory():
     x = torch.ones(1000).pin_memory()
     assert x.is_pinned() and not torch.ones(3).is_pinned()

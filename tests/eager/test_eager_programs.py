@@ -157,3 +157,21 @@ def test_memory_of_a_long_loop_is_flat():
         y = y.mul(0.5)
     torch.spyre.synchronize()
     assert torch.spyre.max_memory_allocated() - base < 600 * 1024  # at most 256 launches in flight, 1 KiB each
+
+
+@pytest.mark.parametrize("mode", ["strict", "fused"])
+@pytest.mark.parametrize(
+    ("operator", "work"),
+    [
+        ("index", lambda x, i: x[i]),
+        ("embedding", lambda x, i: torch.nn.functional.embedding(i, x.reshape(5, 1))),
+    ],
+)
+def test_an_operator_that_fails_on_the_device_is_named_with_its_line(operator, work, mode):
+    x, good, bad = (t.to("spyre") for t in (torch.arange(5.0), torch.tensor([4, 0]), torch.tensor([0, 9])))
+    with torch.spyre.use_eager_mode(mode):
+        work(x, bad)
+        expected = rf"kernel '\w*{operator}\w*': DEV-.*index 9 .*test_eager_programs.py:\d+"
+        with pytest.raises(RuntimeError, match=expected):
+            torch.spyre.synchronize()
+        assert work(x, good).flatten().tolist() == [4, 0]

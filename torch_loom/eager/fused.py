@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Any
 
 import torch
-from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from . import graph
 from .views import Geometry, NoView, put, take
@@ -169,8 +169,7 @@ def trace(work: Pending, decompositions: dict[Any, Any]) -> graph.Graph:
 
         leaves = [*blocks, *made.numbers]
         with made.mode:
-            module = make_fx(call, decomposition_table=decompositions, tracing_mode="real")(*leaves)
-        module.graph.eliminate_dead_code()
+            module = graph.traced(call, leaves, decompositions)
     graph.refuse_constants(module)
     return graph.Graph(module, leaves, made.integers, made)
 

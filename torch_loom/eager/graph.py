@@ -8,7 +8,7 @@ belong to the program and are checked on every call.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
@@ -26,6 +26,7 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, GuardOnDataDependentSymNode, ShapeEnv
+from torch.fx.traceback import preserve_node_meta
 from torch.utils import _sympy
 
 Expr = Any  # see torch_loom.inductor.op_program
@@ -206,12 +207,17 @@ def trace(op: Any, args: Sequence[Any], decompositions: dict[Any, Any], special:
         index = {id(x): i for i, x in enumerate(leaves)}
         order = [index[id(x)] for x in flat]
         with made.mode:
-            module = make_fx(
-                lambda *xs: call(*[xs[i] for i in order]), decomposition_table=decompositions, tracing_mode="real"
-            )(*leaves)
-        module.graph.eliminate_dead_code()
+            module = traced(lambda *xs: call(*[xs[i] for i in order]), leaves, decompositions)
     refuse_constants(module)
     return Graph(module, leaves, made.integers, made)
+
+
+def traced(call: Callable[..., Any], leaves: Sequence[Any], decompositions: dict[Any, Any]) -> torch.fx.GraphModule:
+    """The graph of ``call(*leaves)`` under fake tensors. Nodes keep the operator they come from: it names kernels."""
+    with preserve_node_meta():
+        module = make_fx(call, decomposition_table=decompositions, tracing_mode="real")(*leaves)
+    module.graph.eliminate_dead_code()
+    return module
 
 
 def refuse_constants(module: torch.fx.GraphModule) -> None:
