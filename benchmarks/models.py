@@ -90,6 +90,38 @@ def vit_block() -> tuple[torch.nn.Module, list[torch.Tensor]]:
     return model.layers[0], [torch.randn(4, 197, settings.hidden_size)]
 
 
+class _Residual(torch.nn.Module):
+    """x plus two convolutions of x, each with what stands before and after it."""
+
+    def __init__(self, inside: torch.nn.Module, after: torch.nn.Module) -> None:
+        super().__init__()
+        self.inside, self.after = inside, after
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.after(x + self.inside(x))
+        return out
+
+
+def resnet_block() -> tuple[torch.nn.Module, list[torch.Tensor]]:
+    """The first block of ResNet-18 on one image."""
+    conv = lambda: torch.nn.Conv2d(64, 64, 3, padding=1, bias=False)  # noqa: E731
+    norm = lambda: torch.nn.BatchNorm2d(64)  # noqa: E731
+    inside = torch.nn.Sequential(conv(), norm(), torch.nn.ReLU(), conv(), norm())
+    return _Residual(inside, torch.nn.ReLU()), [torch.randn(1, 64, 56, 56)]
+
+
+def unet_block() -> tuple[torch.nn.Module, list[torch.Tensor]]:
+    """A block of a diffusion UNet: group norm, SiLU and convolution, twice."""
+    part = lambda: (torch.nn.GroupNorm(32, 128), torch.nn.SiLU(), torch.nn.Conv2d(128, 128, 3, padding=1))  # noqa: E731
+    return _Residual(torch.nn.Sequential(*part(), *part()), torch.nn.Identity()), [torch.randn(2, 128, 32, 32)]
+
+
+def whisper_stem() -> tuple[torch.nn.Module, list[torch.Tensor]]:
+    """The convolutions before the encoder of Whisper tiny on 30 seconds."""
+    first, second = torch.nn.Conv1d(80, 384, 3, padding=1), torch.nn.Conv1d(384, 384, 3, stride=2, padding=1)
+    return torch.nn.Sequential(first, torch.nn.GELU(), second, torch.nn.GELU()), [torch.randn(1, 80, 3000)]
+
+
 LLAMA = {
     "hidden_size": 512,
     "intermediate_size": 1408,
@@ -105,6 +137,9 @@ MODELS = (
     Model("Llama layer, hidden 512, 4 x 128", hidden_states("Llama", LLAMA, 4, 128)),
     Model("Llama layer, one token", hidden_states("Llama", LLAMA, 1, 1)),
     Model("ViT-B layer 4 x 197", vit_block),
+    Model("ResNet-18 block, 56 x 56", resnet_block),
+    Model("UNet block 2 x 128 x 32 x 32", unet_block),
+    Model("Whisper tiny stem, 30 s", whisper_stem),
 )
 
 

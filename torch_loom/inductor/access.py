@@ -23,6 +23,7 @@ from .domain import Dim, exact_div, hint, linear, product
 from .errors import Unsupported
 from .layouts import chosen_layouts
 from .options import current as options
+from .relaid import written
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,17 @@ class Geometry:
 
 def public_layout(name: str) -> bool:
     """Does a buffer lie in the default layout of its rank, as users' tensors do, rather than in rows of sticks?"""
-    return graph_input(name) or (options().public_outputs and graph_output(name))
+    if graph_input(name):
+        return name not in chosen_layouts()
+    return options().public_outputs and graph_output(name)
+
+
+def layout_name(name: str) -> str:
+    """The layout of an argument as the host program tells it to its kernel."""
+    run = chosen_layouts().get(name)
+    if run is not None and graph_input(name):
+        return written(run)
+    return "default" if public_layout(name) else "rows"
 
 
 def ceil_sticks(extent: sympy.Expr, per_stick: int) -> sympy.Expr:

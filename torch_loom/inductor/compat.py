@@ -15,6 +15,7 @@ from typing import Any
 import sympy
 import torch
 from torch._dispatch.python import enable_python_dispatcher
+from torch._guards import TracingContext
 from torch._inductor import config, ir
 from torch._inductor.codegen import wrapper as host_lines
 from torch._inductor.codegen.common import (
@@ -109,6 +110,7 @@ __all__ = [
     "register_device_op_overrides",
     "register_lowering",
     "sizevars",
+    "static_inputs",
     "trace_with_decompositions",
     "view_of",
 ]
@@ -186,7 +188,7 @@ def compile_graph_module(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Cal
     takes a list of arguments that it empties.
 
     Raises Unsupported where this backend refuses; an error of Inductor itself about an operator too."""
-    from torch._guards import TracingContext, tracing
+    from torch._guards import tracing
     from torch._inductor.compile_fx import compile_fx_inner, record_original_output_strides
     from torch._inductor.exc import InductorError
     from torch._subclasses.fake_tensor import FakeTensor
@@ -239,6 +241,19 @@ def _copied(result: Any) -> Any:
 def graph_input(name: str) -> bool:
     """Is ``name`` a buffer that comes from outside of the graph (argument or constant)?"""
     return name in V.graph.graph_inputs or name in V.graph.constants
+
+
+def static_inputs() -> list[str]:
+    """Inputs of the current graph that are the same tensors in every call and that it does not change: parameters and
+    buffers of modules. None where gradients are wanted, since parameters then change from call to call."""
+    context = TracingContext.try_get()
+    metadata = context.fw_metadata if context is not None else None
+    if metadata is None or not V.graph.is_inference or options().public_outputs:
+        return []
+    names = list(V.graph.graph_inputs)
+    changed = {*V.graph.mutated_inputs, *V.graph.scheduler.mutation_real_name.values()}
+    found = [names[i] for i in metadata.static_input_indices if i < len(names)]
+    return [n for n in found if n not in changed and isinstance(V.graph.graph_inputs[n], TensorBox)]
 
 
 def graph_output(name: str) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from .. import _device
+from .relaid import relaid
 from .residency import Between, Layout, choose, lay_out
 from .runtime import LoomKernel, chip_name, in_layout
 
@@ -40,6 +41,7 @@ class LoomJob:
     def __init__(self, name: str, steps: Sequence[tuple[LoomKernel, Sequence[Argument]]], lx: bool) -> None:
         self.name, self.steps, self.lx = name, list(steps), lx
         self.kinds: dict[int, tuple[str, bool, str]] = {}  # by external: layout, is it written, kernel and argument
+        self.runs = {arguments[at][1]: run for kernel, arguments in steps for at, run in kernel.runs.items()}
         self.bounds = self._bounds()
         for kernel, arguments in steps:
             for at, kind in enumerate(kernel.kinds):
@@ -56,6 +58,8 @@ class LoomJob:
             if numbers[i] > top:
                 self._grow(kernel, arguments, numbers)
         ready, back = list(tensors), []
+        for i, run in self.runs.items():
+            ready[i] = relaid(ready[i], run)
         for i, (kind, written, what) in self.kinds.items():
             if not _device.expect(ready[i], kind):
                 ready[i] = in_layout(ready[i], kind, written, what)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import sympy
@@ -18,10 +18,10 @@ import sympy
 from ..arch import Chip
 from .access import Geometry, format_of, geometry, resolve, rows_of
 from .attention import CONTRACTIONS
-from .compat import SchedulerNode, buffer_of, crossing, private_buffers
+from .compat import SchedulerNode, buffer_of, crossing, graph_input, private_buffers, static_inputs
 from .domain import Dim, Misaligned, hint
 from .errors import Unsupported
-from .layouts import Factor, Run, candidates, chosen_layouts, judged, solve, with_gain
+from .layouts import PUBLIC, Factor, Run, candidates, chosen_layouts, judged, solve, with_gain
 from .plan import LANE_BLOCK, align, common_dims, groups, touched_buffers
 from .rates import ceil, chip_of, ddr_cycles
 from .record import Touch
@@ -94,11 +94,15 @@ class KernelCosts:
 
     def _cost(self, touch: Touch, run: Run | None) -> Cost:
         g = geometry(touch.name)
-        if run is not None:
+        if run not in (None, PUBLIC):
             g = Geometry(g.name, g.dtype, g.format, rows_of(dims_of(g.name), run, g.format.per_stick), g.row_major)
         access = resolve(g, touch.index, self.dims, touch.indirect, touch.limits if touch.guarded else None)
         reach = math.prod(hint(d.extent) for d in access.dims)
-        kept = g.row_major and _bytes(g) <= KEPT_PART * self.chip.cores * self.chip.lx.bytes.value
+        kept = (
+            g.row_major
+            and not graph_input(touch.name)
+            and _bytes(g) <= KEPT_PART * self.chip.cores * self.chip.lx.bytes.value
+        )
         if access.linear is not None or not access.coordinates:
             elements = reach if access.linear is not None else 1
             return Cost(
@@ -182,7 +186,7 @@ def lay_out(kernels: Sequence[tuple[list[SchedulerNode], set[str]]], cores: int)
     live only inside."""
     private = set(private_buffers([n for nodes, _ in kernels for n in nodes]))
     private -= set().union(*(removed for _, removed in kernels))
-    options = _options(kernels, private)
+    options = _options(kernels, private) | _options_of_parameters(kernels)
     factors, steps = [], []
     for step, (nodes, removed) in enumerate(kernels):
         if touched_buffers(nodes).isdisjoint(options):
@@ -205,11 +209,34 @@ def lay_out(kernels: Sequence[tuple[list[SchedulerNode], set[str]]], cores: int)
 
 def _options(kernels: Sequence[tuple[list[SchedulerNode], set[str]]], private: set[str]) -> dict[str, list[Run]]:
     """Candidates of the buffers that have any besides the default."""
+    made = (b for nodes, _ in kernels for n in nodes for b in n.get_buffer_names())
+    return _candidates((b for b in made if b in private), kernels)
+
+
+def _options_of_parameters(kernels: Sequence[tuple[list[SchedulerNode], set[str]]]) -> dict[str, list[Run]]:
+    """Candidates of the parameters that have any besides the public layout. A copy is made once,
+    so that a call pays nothing for it."""
+    used = {b for nodes, _ in kernels for b in touched_buffers(nodes)}
+    dense = [b for b in static_inputs() if b in used and _dense(b)]
+    return {b: [PUBLIC, *runs] for b, runs in _candidates(dense, kernels).items()}
+
+
+def _dense(name: str) -> bool:
+    """Do the elements follow one another in the order of the dims?"""
+    sizes, strides, _ = buffer_of(name)
+    reach = 1
+    for size, stride in reversed(list(zip(sizes, strides, strict=True))):
+        if size != 1 and stride != reach:
+            return False
+        reach *= size
+    return True
+
+
+def _candidates(names: Iterable[str], kernels: Sequence[tuple[list[SchedulerNode], set[str]]]) -> dict[str, list[Run]]:
+    """Layouts of those buffers that lie badly somewhere, the default first."""
     options: dict[str, list[Run]] = {}
     crossed = _crossed([n for nodes, _ in kernels for n in nodes])
-    for name in (b for nodes, _ in kernels for n in nodes for b in n.get_buffer_names()):
-        if name not in private:
-            continue
+    for name in names:
         dims = dims_of(name)
         if len(dims) < 2 or len({hint(t) for _, t in dims}) < len(dims):
             continue

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..scheduler import ScheduleError
@@ -37,6 +37,7 @@ class _Kernel:
     key: str
     name: str = "trial"
     kinds: tuple[str, ...] = ()
+    runs: Mapping[int, Run] = field(default_factory=dict)
     bounds: tuple[Any, ...] = ()
 
     @property

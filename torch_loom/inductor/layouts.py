@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 # Dims along which the sticks of a buffer lie, as a range of positions among its dims of more than one element,
 # ordered by host stride, outermost first.
 Run = tuple[int, int]
+# The layout of parameters that are not laid out anew: the public one.
+PUBLIC: Run = (-1, -1)
 
 # Candidates of a buffer besides the default.
 MAX_CANDIDATES = 5
@@ -42,7 +44,8 @@ _chosen: WeakKeyDictionary[Any, dict[str, Run]] = WeakKeyDictionary()
 
 
 def chosen_layouts() -> dict[str, Run]:
-    """Buffers of the current graph that lie otherwise than in rows of their innermost dim."""
+    """Buffers of the current graph that lie otherwise than in rows of their innermost dim, and parameters that kernels
+    read otherwise than in the public layout."""
     return _chosen.setdefault(V.graph, {})
 
 

@@ -24,6 +24,7 @@ import torch
 
 from .. import _device
 from . import config
+from .relaid import relaid, run_of
 from .workers import Job, Pool, pool_size
 
 log = logging.getLogger(__name__)
@@ -186,6 +187,7 @@ class LoomKernel:
         self.access = tuple(access)
         self.layouts = tuple(layouts)
         self.kinds = tuple("default" if k == "default" else "row_major" for k in layouts)
+        self.runs = {i: run for i, k in enumerate(layouts) if (run := run_of(k)) is not None}
         self.plan = self._load(text)
         self.text, self.label = text, name
         names = re.findall(r"%(\w+): (index|!ktdp\.runtime_arg<index, upperbound=(\d+)>|f32|i32)", text)
@@ -218,6 +220,8 @@ class LoomKernel:
         if any(args[i] > top for i, _, top in self.bounds):
             self.grow(args)
         ready = list(args)
+        for i, run in self.runs.items():
+            ready[i] = relaid(ready[i], run)
         written = []
         for i, kind in enumerate(self.kinds):
             if not _device.expect(ready[i], kind):

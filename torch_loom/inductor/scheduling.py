@@ -9,7 +9,7 @@ from typing import Any
 import sympy
 
 from . import config as settings
-from .access import public_layout
+from .access import layout_name
 from .attention import CONTRACTIONS
 from .chain_cost import chain_pays
 from .compat import (
@@ -261,7 +261,7 @@ class LoomScheduling(BaseScheduling):
         if written is None:
             return False
         arguments = list(written.buffers)
-        layouts = ["default" if public_layout(n) else "rows" for n in arguments]
+        layouts = [layout_name(n) for n in arguments]
         name = self._define(nodes, written.text, list(written.access), layouts)
         with V.set_kernel_handler(kernel):
             for n in nodes:
