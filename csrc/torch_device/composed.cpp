@@ -1,8 +1,10 @@
 // Operators that change several arguments, or whose results depend on data in size, made of operators that
 // the recorder compiles.
 #include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
 #include <torch/library.h>
 
+#include <array>
 #include <vector>
 
 #include "torch_device/eager.h"
@@ -14,11 +16,7 @@ namespace {
 using at::Tensor;
 using OptTensor = std::optional<Tensor>;
 
-/// The recorder's answer to a call of an operator.
-torch::jit::Stack recorded(const char* name, const char* overload, torch::jit::Stack stack) {
-  eager::run_operator(c10::Dispatcher::singleton().findSchemaOrThrow(name, overload), &stack);
-  return stack;
-}
+using eager::recorded;
 
 // ---- batch norm: the functional form also returns the new running statistics ----
 
@@ -55,6 +53,56 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> batch_norm_with_update(const Tensor& 
   auto [out, save_mean, save_scale] = batch_norm(x, weight, bias, mean, variance, true, momentum, eps);
   return {out, save_mean, save_scale, at::empty({0}, x.options().dtype(at::kByte))};
 }
+
+std::tuple<Tensor, Tensor, Tensor> batch_norm_backward(const Tensor& grad, const Tensor& x,
+                                                       const Tensor& weight, const OptTensor& mean,
+                                                       const OptTensor& variance, const OptTensor& save_mean,
+                                                       const OptTensor& save_scale, bool training, double eps,
+                                                       std::array<bool, 3> wanted, const Tensor&) {
+  return at::native_batch_norm_backward(grad, x, weight, mean, variance, save_mean, save_scale, training, eps,
+                                        wanted);
+}
+
+// ---- matrices that are written whole ----
+
+Tensor& eye_rectangle_out(c10::SymInt rows, c10::SymInt columns, Tensor& out) {
+  const std::int64_t n = rows.expect_int(), m = columns.expect_int();
+  TORCH_CHECK(n >= 0, "n must be greater or equal to 0, got ", n);
+  TORCH_CHECK(m >= 0, "m must be greater or equal to 0, got ", m);
+  out.resize_({n, m}).zero_();
+  out.diagonal().fill_(1);
+  return out;
+}
+Tensor& eye_out(c10::SymInt n, Tensor& out) { return eye_rectangle_out(n, n, out); }
+
+/// Zeros of a gradient that nobody computed; here as plain zeros.
+Tensor zeros_for_gradient(c10::SymIntArrayRef size, std::optional<at::ScalarType> dtype,
+                          std::optional<at::Layout> layout, std::optional<at::Device> device,
+                          std::optional<bool> pinned) {
+  return at::zeros(C10_AS_INTARRAYREF_SLOW(size), dtype, layout, device, pinned);
+}
+
+// ---- exponential of matrices ----
+
+constexpr int kTerms = 12;      // 0.5^13 / 13! is far below the last bit of a float32
+constexpr int kSquarings = 16;  // for norms up to 2^15
+
+/// Taylor series of x / 2^s, squared s times; s follows from the 1-norm of each matrix (scaling and squaring,
+/// Moler and Van Loan 2003).
+Tensor scaled_and_squared(const Tensor& x) {
+  if (x.numel() == 0) return x.clone();
+  const Tensor wide = x.to(at::kFloat);
+  const Tensor norm = wide.abs().sum({-2}, true).amax({-1}, true);
+  const Tensor times = norm.log2().add(1).ceil().clamp(0, kSquarings);
+  const Tensor scaled = wide * at::exp2(-times);
+  const Tensor one = at::eye(x.size(-1), wide.options()).expand(wide.sizes());
+  Tensor out = one;
+  for (int k = kTerms; k > 0; --k) out = one + at::matmul(scaled, out) * (1.0 / k);
+  const double most = times.max().item().toDouble();
+  for (int k = 0; k < most; ++k) out = at::where(times > k, at::matmul(out, out), out);
+  return out.to(x.scalar_type());
+}
+Tensor& matrix_exp_out(const Tensor& x, Tensor& out) { return write_out(out, scaled_and_squared(x)); }
 
 // ---- scans that PyTorch wants written into two tensors ----
 
@@ -120,6 +168,12 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("native_batch_norm", &batch_norm);
   m.impl("_native_batch_norm_legit", &batch_norm_legit);
   m.impl("_batch_norm_with_update", &batch_norm_with_update);
+  m.impl("batch_norm_backward", &batch_norm_backward);
+  m.impl("linalg_matrix_exp", &scaled_and_squared);
+  m.impl("linalg_matrix_exp.out", &matrix_exp_out);
+  m.impl("eye.out", &eye_out);
+  m.impl("eye.m_out", &eye_rectangle_out);
+  m.impl("_efficientzerotensor", &zeros_for_gradient);
   m.impl("_cummax_helper", &running_maximum);
   m.impl("_cummin_helper", &running_minimum);
   m.impl("index.Tensor", &elements);

@@ -13,6 +13,9 @@ enum class Mode : std::uint8_t { Host, Debug, Strict, Fused };
 /// Runs the operator's compiled program, or falls back to the host when there is none.
 void run_operator(const c10::OperatorHandle&, torch::jit::Stack*);
 
+/// The recorder's results of a call with all arguments of the schema.
+torch::jit::Stack recorded(const char* name, const char* overload, torch::jit::Stack);
+
 /// Registers that kernel for the operators of aten that need one.
 void register_operators();
 

@@ -118,8 +118,11 @@ class Keys final : public Visitor {
     key_.push_back(static_cast<char>(t.scalar_type()));
     key_.push_back(static_cast<char>(t.dim()));
     const auto order = dim_order(t);
-    for (std::size_t d = 0; d < order.size(); ++d)
-      key_.push_back(static_cast<char>(order[d] << 1 | (t.size(static_cast<std::int64_t>(d)) == 1 ? 1 : 0)));
+    for (std::size_t d = 0; d < order.size(); ++d) {
+      const auto at = static_cast<std::int64_t>(d);
+      const int one = t.size(at) == 1 ? 1 : 0, repeated = t.stride(at) == 0 ? 2 - 2 * one : 0;
+      key_.push_back(static_cast<char>(order[d] << 2 | repeated | one));
+    }
     call_.tensors.push_back(t);
   }
   void number(Tag tag, const Number& n) override {
@@ -161,13 +164,15 @@ class Describe final : public Visitor {
  public:
   Describe() { open_.emplace_back(); }
   void tensor(const at::Tensor& t) override {
-    py::tuple sizes(t.dim()), order(t.dim());
+    py::tuple sizes(t.dim()), order(t.dim()), repeated(t.dim());
     const auto dims = dim_order(t);
     for (std::size_t d = 0; d < dims.size(); ++d) {
       sizes[d] = t.size(static_cast<std::int64_t>(d));
       order[d] = static_cast<int>(dims[d]);
+      repeated[d] = t.size(static_cast<std::int64_t>(d)) > 1 && t.stride(static_cast<std::int64_t>(d)) == 0;
     }
-    put(py::make_tuple("tensor", sizes, order, dtype(t.scalar_type()), static_cast<int>(t.device().index())));
+    put(py::make_tuple("tensor", sizes, order, repeated, dtype(t.scalar_type()),
+                       static_cast<int>(t.device().index())));
   }
   void number(Tag tag, const Number& n) override {
     const char* kind = tag == Tag::Float ? "float" : tag == Tag::Int ? "int" : "size";

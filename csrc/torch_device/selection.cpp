@@ -6,12 +6,14 @@
 #include <tuple>
 #include <vector>
 
+#include "torch_device/eager.h"
 #include "torch_device/storage.h"
 
 namespace loom::dev {
 namespace {
 
 using at::Tensor;
+using eager::recorded;
 template <typename T>
 using Opt = std::optional<T>;
 
@@ -21,7 +23,19 @@ Tensor coordinates(const Tensor& x) {
   if (x.numel() == 0) return at::empty({0, x.dim()}, x.options().dtype(at::kLong));
   const std::int64_t count = read(at::ne(x, 0).sum());
   if (count == 0 || x.dim() == 0) return at::empty({count, x.dim()}, x.options().dtype(at::kLong));
-  return at::nonzero_static(x, count);
+  return recorded("aten::nonzero_static", "", {x, count, -1})[0].toTensor();
+}
+
+/// Coordinates of the first `size` elements that are not zero, or `fill` where there are none.
+Tensor first_coordinates(const Tensor& x, c10::SymInt size, std::int64_t fill) {
+  const std::int64_t count = size.expect_int();
+  TORCH_CHECK(count >= 0, "nonzero_static: 'size' must be a non-negative integer, got ", count);
+  if (count == 0 || x.dim() == 0 || x.numel() == 0)
+    return at::full({count, x.dim()}, fill, x.options().dtype(at::kLong));
+  return recorded("aten::nonzero_static", "", {x, count, fill})[0].toTensor();
+}
+Tensor& nonzero_static_out(const Tensor& x, c10::SymInt size, std::int64_t fill, Tensor& out) {
+  return write_out(out, first_coordinates(x, size, fill));
 }
 Tensor& nonzero_out(const Tensor& x, Tensor& out) { return write_out(out, coordinates(x)); }
 
@@ -121,6 +135,8 @@ Tensor repeated_places(const Tensor& repeats, Opt<std::int64_t> size) {
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("nonzero", &coordinates);
   m.impl("nonzero.out", &nonzero_out);
+  m.impl("nonzero_static", &first_coordinates);
+  m.impl("nonzero_static.out", &nonzero_static_out);
   m.impl("masked_select", &under_mask);
   m.impl("masked_select.out", &masked_select_out);
   m.impl("equal", &same);

@@ -1,4 +1,6 @@
-"""Eager tests share one cache of programs per run, apart from the user's; each test starts with fresh counts."""
+"""Eager tests share one cache of programs per run, apart from the user's; each test starts with fresh counts.
+
+``LOOM_TEST_CACHE`` names a folder that outlives the run, for long runs in parts."""
 
 import os
 
@@ -11,7 +13,7 @@ import torch_loom  # noqa: F401  registers the device where the entry point is n
 @pytest.fixture(scope="session", autouse=True)
 def own_cache(tmp_path_factory):
     before = os.environ.get("TORCH_LOOM_CACHE_DIR")
-    os.environ["TORCH_LOOM_CACHE_DIR"] = str(tmp_path_factory.mktemp("cache"))
+    os.environ["TORCH_LOOM_CACHE_DIR"] = os.environ.get("LOOM_TEST_CACHE") or str(tmp_path_factory.mktemp("cache"))
     yield
     if before is None:
         del os.environ["TORCH_LOOM_CACHE_DIR"]

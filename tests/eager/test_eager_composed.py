@@ -54,6 +54,28 @@ def test_assignments_under_a_mask_and_by_places_of_the_host():
     assert torch.equal(y.cpu(), x)
 
 
+def test_the_first_places_of_what_is_not_zero():
+    x = torch.tensor([[0.0, 2.0, 0.0], [3.0, 0.0, 4.0]])
+    for t in (x, x[0, 1], torch.zeros(0, 3)):
+        for size in (0, 2, 5):
+            got = torch.nonzero_static(t.to("spyre"), size=size, fill_value=-7)
+            assert torch.equal(got.cpu(), torch.nonzero_static(t, size=size, fill_value=-7))
+
+
+def test_batch_norm_that_keeps_its_statistics_has_gradients():
+    x = torch.randn(6, 3, 5, generator=torch.Generator().manual_seed(5)).half()
+    results = []
+    for device, dtype in (("cpu", torch.float32), ("spyre", torch.float16)):
+        held = [t.to(device, dtype).requires_grad_() for t in (x, torch.tensor([1.0, 0.5, -2.0]), torch.ones(3))]
+        running = [torch.zeros(3, dtype=dtype, device=device), torch.ones(3, dtype=dtype, device=device)]
+        out = torch.ops.aten._batch_norm_with_update(*held, *running, 0.1, 1e-5)[0]
+        weights = torch.arange(out.numel(), device=device).reshape(out.shape) % 7 / 8
+        grads = torch.autograd.grad((out * weights).sum(), held)
+        results.append([t.detach().cpu().float() for t in (out, *running, *grads)])
+    for got, want in zip(results[1], results[0], strict=True):
+        torch.testing.assert_close(got, want, rtol=2**-8, atol=2**-8 * want.abs().max().item())
+
+
 def test_running_extremes_and_sequences():
     same(lambda x: torch.cummax(x, 1), WHOLE)
     same(lambda x: torch.cummin(x, 0), WHOLE)
@@ -114,7 +136,34 @@ def test_multinomial_draws_what_has_weight():
         torch.multinomial(weights, 5)
 
 
+PLACES = [2, 0, 3, 3, 1, 4]
+
+
+def bag(x, **kwargs):
+    weight = x.reshape(5, -1)
+    return F.embedding_bag(
+        torch.tensor(PLACES, device=x.device), weight, torch.tensor([0, 2, 2], device=x.device), **kwargs
+    )
+
+
+def margins(x, target, loss, **kwargs):
+    return loss(x.reshape(2, 15), torch.tensor(target, device=x.device), **kwargs)
+
+
+LISTED = [[3, 0, -1, 2] + 11 * [-1], [14] + 14 * [-1]]
 GRADIENTS = {
+    "embedding": lambda x: F.embedding(torch.tensor(PLACES, device=x.device), x.reshape(5, -1), padding_idx=3),
+    "embedding by frequency": lambda x: F.embedding(
+        torch.tensor(PLACES, device=x.device), x.reshape(5, -1), scale_grad_by_freq=True
+    ),
+    "largest of a bag": lambda x: bag(x, mode="max"),
+    "softshrink": lambda x: F.softshrink(x, 0.4),
+    "hardshrink": lambda x: F.hardshrink(x, 0.4),
+    "margins": lambda x: margins(x, [3, 14], F.multi_margin_loss),
+    "squared margins": lambda x: margins(x, [3, 14], F.multi_margin_loss, p=2, margin=0.5, reduction="none"),
+    "margins of labels": lambda x: margins(x, LISTED, F.multilabel_margin_loss),
+    "margins of labels, each": lambda x: margins(x, LISTED, F.multilabel_margin_loss, reduction="none"),
+    "sgn": lambda x: x.sgn() + x,
     "nearest": lambda x: F.interpolate(x, scale_factor=2.0),
     "reflect": lambda x: F.pad(x, (2, 1), mode="reflect"),
     "replicate": lambda x: F.pad(x, (1, -1), mode="replicate"),
@@ -134,3 +183,15 @@ def test_gradients(name):
         (out * torch.arange(out.numel(), device=device).reshape(out.shape)).sum().backward()
         grads.append(held.grad.cpu())
     torch.testing.assert_close(grads[1], grads[0], rtol=1e-5, atol=1e-5)
+
+
+def test_gradients_of_a_bag_are_divided_by_how_often_a_row_was_taken():
+    # Computed here: PyTorch 2.13 divides by the count of another row on the CPU when rows repeat.
+    weight = torch.ones(5, 6, device="spyre", requires_grad=True)
+    seeds = torch.arange(18.0).reshape(3, 6)
+    bag(weight, mode="sum", scale_grad_by_freq=True).backward(seeds.to("spyre"))
+    bags = [0, 0, 2, 2, 2, 2]
+    expected = torch.zeros(5, 6)
+    for row, own in zip(PLACES, bags, strict=True):
+        expected[row] += seeds[own] / PLACES.count(row)
+    torch.testing.assert_close(weight.grad.cpu(), expected)

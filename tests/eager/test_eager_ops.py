@@ -122,6 +122,34 @@ def test_means_over_windows_that_reach_past_the_padding():
     assert_near(grads[1], grads[0], terms=6)
 
 
+def test_a_rectangle_with_ones_on_its_diagonal():
+    for n, m in ((3, 70), (66, 5), (0, 4), (4, 4)):
+        assert torch.equal(torch.eye(n, m, device="spyre").cpu(), torch.eye(n, m))
+    into = torch.ones(2, device="spyre")
+    torch.eye(5, out=into)
+    assert torch.equal(into.cpu(), torch.eye(5))
+    with pytest.raises(RuntimeError, match="m must be greater or equal to 0"):
+        torch.eye(3, -1, device="spyre")
+
+
+@pytest.mark.parametrize("scale", [0.01, 1.0, 20.0])
+def test_exponential_of_matrices(scale):
+    generator = torch.Generator().manual_seed(4)
+    x = torch.randn(3, 5, 5, generator=generator, dtype=torch.float64) * scale
+    x[2] = -(x[2] @ x[2].T) / scale  # far from 0, and yet a small result
+    out = torch.linalg.matrix_exp(x.float().to("spyre")).cpu().double()
+    for got, want in zip(out, torch.linalg.matrix_exp(x.float().double()), strict=True):
+        # Squaring s times multiplies the relative error by about 2 ** s, the norm of the matrix.
+        assert (got - want).abs().max() <= 2**-23 * 64 * (1 + 5 * scale) * want.abs().max()
+
+
+def test_running_logarithms_of_sums():
+    x = half(5, 70, scale=3.0)
+    check(torch.logcumsumexp, x.float(), 1, absolute=1e-5, terms=70)
+    big = torch.tensor([-1e4, 3e4, 3e4, float("-inf")])
+    check(torch.logcumsumexp, big, 0)
+
+
 def test_results_have_the_strides_of_the_host():
     x = half(6, 70)
     check(lambda t: t.t() + 1, x)
@@ -129,6 +157,16 @@ def test_results_have_the_strides_of_the_host():
     check(lambda t: t[:, 3:40] * 2, x)
     check(lambda t: t[::2].sum(0), x, absolute=1e-4)
     check(lambda t: t.expand(4, 6, 70) + 1, x)
+
+
+def test_a_repeated_dim_leaves_the_order_in_memory_to_the_other_tensors():
+    row, x = half(70), half(70, 6)
+    check(lambda r, t: r.expand(6, 70) * t.t(), row, x)
+    check(lambda r, t: t.t() - r.expand(6, 70), row, x)
+    check(lambda r: r.as_strided((2, 5, 2, 3), (0, 4, 2, 20)).relu(), row)
+    leaf = (x.to("spyre").t() * 1).requires_grad_()
+    (leaf * leaf.detach()).sum().backward()  # the gradient of the sum is one number, repeated
+    assert leaf.grad.stride() == leaf.stride() and leaf.grad._version == 0
 
 
 def test_in_place():

@@ -255,3 +255,12 @@ def test_infinities_read_back_as_infinities():
         False,
         True,
     ]
+
+
+def test_very_many_paths_lead_from_a_value_to_the_result():
+    def fold(a):
+        for _ in range(40):
+            a = torch.maximum(a, 0.5 - a)
+        return a
+
+    check(fold, half(3, 70), roundings=2)

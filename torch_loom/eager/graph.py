@@ -51,10 +51,12 @@ ARGUMENT_ERRORS = (RuntimeError, TypeError, ValueError, IndexError, AssertionErr
 
 @dataclass(frozen=True)
 class TensorArg:
-    """A tensor of the call: how it lies, not where. ``order`` lists the dims from the outermost in memory."""
+    """A tensor of the call: how it lies, not where. ``order`` lists the dims from the outermost in memory; ``repeated``
+    marks those that show the same elements again and again (stride 0). Programs read a copy in which they do not."""
 
     sizes: tuple[int, ...]
     order: tuple[int, ...]
+    repeated: tuple[bool, ...]
     dtype: torch.dtype
     device: torch.device
 
@@ -78,8 +80,8 @@ def argument(described: tuple[Any, ...]) -> Any:
     """An argument from the native recorder's description."""
     kind, *fields = described
     if kind == "tensor":
-        sizes, order, dtype, index = fields
-        return TensorArg(tuple(sizes), tuple(order), dtype, torch.device("spyre", index))
+        sizes, order, repeated, dtype, index = fields
+        return TensorArg(tuple(sizes), tuple(order), tuple(repeated), dtype, torch.device("spyre", index))
     if kind == "number":
         return NumberArg(*fields)
     return [argument(a) for a in fields[0]] if kind == "list" else Constant(fields[0])
@@ -105,6 +107,16 @@ class Graph:
         """Does the result depend on a tensor of the call?"""
         holders = [n for n in self.module.graph.nodes if n.op == "placeholder"]
         return any(n.users for n, x in zip(holders, self.inputs, strict=True) if isinstance(x, torch.Tensor))
+
+
+def _dense(sizes: Sequence[Any], order: Sequence[int]) -> list[Any]:
+    """Strides of dims that lie without gaps in ``order``, from the outermost on."""
+    strides: list[Any] = [1] * len(sizes)
+    step: Any = 1
+    for d in reversed(order):
+        strides[d] = step
+        step = step * sizes[d]
+    return strides
 
 
 class Inputs:
@@ -133,13 +145,8 @@ class Inputs:
             symbol = self.env.create_symbol(n, source, dynamic_dim=DimDynamic.DYNAMIC)
             self.meaning[symbol] = ["t", i, d]
             sizes.append(self.env.create_symintnode(symbol, hint=n, source=source))
-        strides: list[Any] = [1] * len(sizes)
-        step: Any = 1
-        for d in reversed(arg.order):
-            strides[d] = step
-            step = step * sizes[d]
         with self.mode:
-            fake = torch.empty_strided(sizes, strides, dtype=arg.dtype, device=arg.device)
+            fake = torch.empty_strided(sizes, _dense(sizes, arg.order), dtype=arg.dtype, device=arg.device)
         self.tensors.append(fake)
         return fake
 
@@ -199,9 +206,11 @@ def trace(op: Any, args: Sequence[Any], decompositions: dict[Any, Any], special:
         values = [made.build(a) for a in args]
         flat: list[Any] = []
         places = [_placed(v, flat) for v in values]
+        orders = _orders_of_results(op, args)
 
         def call(*leaves: Any) -> Any:
-            return apply(op, [_filled(p, leaves) for p in places])
+            results = apply(op, [_filled(p, leaves) for p in places])
+            return _in_orders(results, orders) if orders else results
 
         leaves = [*made.tensors, *made.numbers]
         index = {id(x): i for i, x in enumerate(leaves)}
@@ -218,6 +227,56 @@ def traced(call: Callable[..., Any], leaves: Sequence[Any], decompositions: dict
         module = make_fx(call, decomposition_table=decompositions, tracing_mode="real")(*leaves)
     module.graph.eliminate_dead_code()
     return module
+
+
+def _tensors(args: Any) -> list[TensorArg]:
+    """The tensors among described arguments."""
+    if isinstance(args, list):
+        return [t for a in args for t in _tensors(a)]
+    return [args] if isinstance(args, TensorArg) else []
+
+
+def _orders_of_results(op: Any, args: Sequence[Any]) -> list[tuple[int, ...] | None]:
+    """The order of dims in memory of each result, where it is another one for the call's tensors than for their dense
+    copies: dims that repeat elements have no place in the order, so that those of other tensors decide. Empty when
+    nothing differs."""
+    if not any(any(t.repeated) for t in _tensors(list(args))):
+        return []
+    found = []
+    with FakeTensorMode():
+        for repeating in (True, False):
+            results = apply(op, [_at_hand(a, repeating) for a in args])
+            listed = results if isinstance(results, (tuple, list)) else [results]
+            found.append([_order(t) if isinstance(t, torch.Tensor) else None for t in listed])
+    return [wanted if wanted != plain else None for wanted, plain in zip(*found, strict=True)]
+
+
+def _at_hand(arg: Any, repeating: bool) -> Any:
+    """An argument with the sizes and numbers at hand; ``repeating`` keeps strides of 0. Halves are widened: PyTorch's
+    shape rules would compute in a widened, and so dense, copy of them, which its kernels do not."""
+    if isinstance(arg, TensorArg):
+        dtype = torch.float32 if arg.dtype in (torch.float16, torch.bfloat16) else arg.dtype
+        strides = [0 if r and repeating else s for s, r in zip(_dense(arg.sizes, arg.order), arg.repeated, strict=True)]
+        return torch.empty_strided(arg.sizes, strides, dtype=dtype, device=arg.device)
+    if isinstance(arg, list):
+        return [_at_hand(a, repeating) for a in arg]
+    return arg.value
+
+
+def _order(t: torch.Tensor) -> tuple[int, ...]:
+    """Dims of a tensor from the outermost in memory."""
+    strides = t.stride()
+    return tuple(sorted(range(t.dim()), key=lambda d: -strides[d]))
+
+
+def _in_orders(results: Any, orders: Sequence[tuple[int, ...] | None]) -> Any:
+    """Results whose dims lie in the given orders."""
+    listed = list(results) if isinstance(results, (tuple, list)) else [results]
+    for i, order in enumerate(orders):
+        if order is not None:
+            back = sorted(range(len(order)), key=lambda d, order=order: order[d])  # type: ignore[misc]
+            listed[i] = listed[i].permute(order).contiguous().permute(back)
+    return listed if isinstance(results, (tuple, list)) else listed[0]
 
 
 def refuse_constants(module: torch.fx.GraphModule) -> None:

@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from .. import _device
-from .layouts import Run
+
+if TYPE_CHECKING:  # a program from the cache runs without the compiler
+    from .layouts import Run
 
 log = logging.getLogger(__name__)
 

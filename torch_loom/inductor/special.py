@@ -102,6 +102,11 @@ def _reflected(x: Term) -> tuple[Term, Term]:
     return left, left.choose(1.0 - x, x)
 
 
+def _beside(x: Term) -> Term:
+    """pi times the distance from the nearest integer, which is exact where sines are near 0"""
+    return (x - (x + 0.5).one("floor")) * math.pi
+
+
 def lgamma(x: Term) -> Term:
     """log |gamma(x)|: A&S 6.1.41 beyond 8, 6.1.15 below, 6.1.17 left of 1/2; infinite at the poles."""
     left, z = _reflected(x)
@@ -113,7 +118,7 @@ def lgamma(x: Term) -> Term:
     value = (big - 0.5) * big.one("log") - big + (0.5 * math.log(2 * math.pi)) + tail
     value = small.choose(value - product.one("log"), value)
     whole = x.one("floor").same(x)
-    sine = ((x - x.one("floor")) * math.pi).one("sin")
+    sine = _beside(x).one("absf").one("sin")
     turned = math.log(math.pi) - sine.one("log") - value
     turned = whole.choose(math.inf, turned)
     return x.one("absf").same(math.inf).choose(math.inf, left.choose(turned, value))
@@ -129,7 +134,7 @@ def digamma(x: Term) -> Term:
     r = 1.0 / (big * big)
     value = big.one("log") - 0.5 / big - r * poly(r, (1 / 12, -1 / 120, 1 / 252, -1 / 240, 1 / 132))
     value = small.choose(value - total, value)
-    angle = (x - x.one("floor")) * math.pi
+    angle = _beside(x)
     turned = value - math.pi * angle.one("cos") / angle.one("sin")
     turned = x.one("floor").same(x).choose(x.same(0.0).choose(-math.inf, math.nan), turned)
     return left.choose(turned, value)
@@ -154,15 +159,26 @@ def zeta(s: Term, q: Term) -> Term:
     return s.same(1.0).choose(math.inf, (s < 1.0).choose(math.nan, total))
 
 
+FACTORIALS = 34  # the first that is no float32 any more is that of 35
+
+
 def polygamma(n: Term, x: Term) -> Term:
-    """n-th derivative of digamma: A&S 6.4.10; left of zero 6.4.7 for n = 1 and NaN beyond."""
+    """n-th derivative of digamma: A&S 6.4.10; left of zero 6.4.7 for n up to 3 and NaN beyond."""
+    factorial = (n < 2.0).choose(1.0, 2.0)
+    for k in range(3, FACTORIALS + 1):
+        factorial = factorial * (n < float(k)).choose(1.0, float(k))
+    factorial = (n > float(FACTORIALS)).choose(math.inf, factorial)
     sign = ((n * 0.5).one("floor") * 2.0).same(n).choose(-1.0, 1.0)
-    turned = n.same(1.0).choose((x < 0.0).choose(1.0 - x, x), x)
-    value = sign * lgamma(n + 1.0).one("exp") * zeta(n + 1.0, turned)
-    angle = (x - x.one("floor")) * math.pi
-    sine = angle.one("sin") * (1.0 / math.pi)
-    value = turned.same(x).choose(value, 1.0 / (sine * sine) - value)
-    return n.same(0.0).choose(digamma(x), value)
+    turned = (x < 0.0).choose((n < 4.0).choose(1.0 - x, x), x)
+    value = sign * factorial * zeta(n + 1.0, turned)
+    angle = _beside(x)
+    sine, cosine = angle.one("sin") * (1.0 / math.pi), angle.one("cos")
+    square = sine * sine
+    one = 1.0 / square - value
+    two = value - 2.0 * cosine / (square * sine)
+    three = 2.0 * (1.0 + 2.0 * cosine * cosine) / (square * square) - value
+    left = n.same(1.0).choose(one, n.same(2.0).choose(two, three))
+    return n.same(0.0).choose(digamma(x), turned.same(x).choose(value, left))
 
 
 # ---- error functions --------------------------------------------------------------------------------------

@@ -39,13 +39,14 @@ class RootChooser:
     def _choose_roots(self) -> None:
         cost = self._costs()
         level = self._barriers()
-        reached: dict[Value, list[tuple[Sink, bool]]] = {v: [] for v in self.live}
+        # In order, and each once: a value of many operators reaches a sink along very many paths.
+        reached: dict[Value, dict[tuple[Sink, bool], None]] = {v: {} for v in self.live}
         for s in self.targets.values():
-            reached[s.value].append((s, False))
+            reached[s.value][s, False] = None
         for v in reversed(self.live):
             if v.kind in (Kind.LOAD, Kind.CELL, *UNIFORM) and v not in self.forced:
                 continue
-            flows = reached[v]
+            flows = list(reached[v])
             if not flows:
                 raise ScheduleError("a live value reaches no store", op=v.op_name, where=v.where)
             if self._is_root(v, flows, cost, level):
@@ -56,9 +57,9 @@ class RootChooser:
             spread = v.kind is Kind.REMAP and _spreads(v)
             for o in v.operands:
                 if v.kind is Kind.REDUCE or v in self.roots:
-                    reached[o].append((self.sinks[v], spread))
+                    reached[o][self.sinks[v], spread] = None
                 else:
-                    reached[o].extend((s, b or spread) for s, b in flows)
+                    reached[o].update(dict.fromkeys((s, b or spread) for s, b in flows))
 
     def _is_root(
         self, v: Value, flows: list[tuple[Sink, bool]], cost: dict[Value, int], level: dict[Value, int]

@@ -38,6 +38,7 @@ def _load() -> None:
         convolution,
         distances,
         experts,
+        losses,
         pools,
         products,
         randoms,

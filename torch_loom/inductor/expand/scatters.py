@@ -69,6 +69,14 @@ def index_put(
     return _accumulate(x, indices, values) if accumulate else NotImplemented  # type: ignore[no-any-return]
 
 
+@expands(aten._unsafe_masked_index_put_accumulate.default)
+def masked_index_put(
+    x: torch.Tensor, mask: torch.Tensor, indices: Sequence[torch.Tensor | None], values: torch.Tensor
+) -> torch.Tensor:
+    """x with the values under a mask added at the places of an index tuple; indices count under the mask only."""
+    return _accumulate(x, indices, torch.where(mask, values, 0))
+
+
 @expands(aten.index_add.default)
 def index_add(x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, *, alpha: Any = 1) -> torch.Tensor:
     """x with slices of source, times alpha, added at the places of index."""
@@ -200,7 +208,7 @@ def masked_scatter(x: torch.Tensor, mask: torch.Tensor, source: torch.Tensor) ->
 def nonzero_static(x: torch.Tensor, *, size: int, fill_value: int = -1) -> torch.Tensor:
     """Coordinates of the first ``size`` elements that are not zero, in order; the rest is ``fill_value``."""
     if x.dim() == 0 or x.numel() == 0 or size == 0:
-        return NotImplemented  # type: ignore[no-any-return]
+        return torch.full([size, x.dim()], fill_value, dtype=torch.int64, device=x.device)
     flat = (x != 0).reshape(-1)
     rank = flat.to(torch.int64).cumsum(0) - 1
     slot = torch.where(flat & (rank < size), rank, size)  # what does not count meets behind the end

@@ -115,29 +115,43 @@ def topk(
     return row.gather(-1, places).movedim(-1, dim).contiguous(), places.movedim(-1, dim).contiguous()
 
 
-def _extreme_place(x: torch.Tensor, dim: int | None, keepdim: bool, largest: bool) -> torch.Tensor:
+def _extreme(x: torch.Tensor, dim: int | None, keepdim: bool, largest: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """The largest or smallest element along a dim (of all, for None) and its first place."""
     rank = x.dim()
     wide = comparable(x.reshape(-1) if dim is None or rank == 0 else x.movedim(dim, -1))
-    best = (wide.amax(-1) if largest else wide.amin(-1)).unsqueeze(-1)
-    hit = wide == best
+    best = wide.amax(-1) if largest else wide.amin(-1)
+    hit = wide == best.unsqueeze(-1)
     if wide.is_floating_point():
         hit = hit | wide.isnan()
-    place = _first(hit)
+    found = best.to(x.dtype), _first(hit)
     if keepdim and rank:
-        return place.reshape([1] * rank) if dim is None else place.unsqueeze(dim)
-    return place
+        best, place = (t.reshape([1] * rank) if dim is None else t.unsqueeze(dim) for t in found)
+        return best, place
+    return found
+
+
+@expands(aten.max.dim)
+def max_dim(x: torch.Tensor, dim: int, keepdim: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+    """The largest elements along a dim and their first places; NaN is larger than every number."""
+    return _extreme(x, dim, keepdim, True)
+
+
+@expands(aten.min.dim)
+def min_dim(x: torch.Tensor, dim: int, keepdim: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+    """The smallest elements along a dim and their first places; a NaN counts as the smallest."""
+    return _extreme(x, dim, keepdim, False)
 
 
 @expands(aten.argmax.default)
 def argmax(x: torch.Tensor, dim: int | None = None, keepdim: bool = False) -> torch.Tensor:
     """First place of the largest element; NaN is larger than every number."""
-    return _extreme_place(x, dim, keepdim, True)
+    return _extreme(x, dim, keepdim, True)[1]
 
 
 @expands(aten.argmin.default)
 def argmin(x: torch.Tensor, dim: int | None = None, keepdim: bool = False) -> torch.Tensor:
     """First place of the smallest element, or of the first NaN."""
-    return _extreme_place(x, dim, keepdim, False)
+    return _extreme(x, dim, keepdim, False)[1]
 
 
 def _pick(
