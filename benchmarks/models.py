@@ -202,7 +202,7 @@ def main() -> None:
             name = model.name if title == "all on" else f"  {title}"
             figures = (f"{found.us:.1f}", f"{factor:.2f}", str(found.launches), f"{found.megabytes:.1f}")
             table.add_row(name, *figures, f"{found.hit:.0%}", verdict)
-    Console().print(table)
+    Console(width=120).print(table)
 
 
 if __name__ == "__main__":

@@ -85,6 +85,16 @@ def test_a_parameter_is_copied_once_and_again_when_it_changes(chosen):
     assert held_bytes() == kept
 
 
+def test_every_stream_reads_the_finished_copy():
+    x = half(96, 64, 5)
+    for _ in range(4):
+        weight = torch.nn.Parameter(x.to("spyre"))
+        with torch.spyre.stream(torch.Stream(device="spyre")):
+            copy = relaid(weight, (1, 3))
+        with torch.spyre.stream(torch.Stream(device="spyre")):
+            assert torch.equal(copy.cpu(), x.reshape(96, 320).to("spyre").cpu())
+
+
 def test_a_tensor_without_versions_is_copied_each_time(chosen):
     with torch.inference_mode():
         module = torch.nn.Conv1d(6, 10, 3).half().to("spyre")

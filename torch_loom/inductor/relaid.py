@@ -92,4 +92,6 @@ def _copy(tensor: torch.Tensor, run: Run) -> torch.Tensor:
     order = [*range(first), *range(end, len(sizes)), *range(first, end)]
     lanes = torch.Size(sizes[first:end]).numel()
     rows = tensor.detach().reshape(sizes).permute(order).reshape(-1, lanes)
-    return _device.relayout(rows, "row_major")
+    copy: torch.Tensor = _device.relayout(rows, "row_major")
+    torch.accelerator.current_stream(tensor.device).synchronize()  # launches of other streams may read it next
+    return copy
