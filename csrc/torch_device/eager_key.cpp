@@ -5,6 +5,7 @@
 #include <torch/csrc/DynamicTypes.h>
 #include <torch/csrc/utils/tensor_memoryformats.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "torch_device/storage.h"
@@ -110,6 +111,26 @@ class Walk {
   bool floating_;
 };
 
+/// Does the tensor show the same elements again and again along the dim?
+bool repeats(const at::Tensor& t, std::int64_t dim) { return t.stride(dim) == 0 && t.size(dim) > 1; }
+
+/// Where a tensor repeats elements: per dim the number of smaller strides, each counted once, and -1 for the
+/// dims that repeat. Otherwise nothing: then the order of dims says it all.
+c10::SmallVector<int, 6> stride_ranks(const at::Tensor& t) {
+  c10::SmallVector<int, 6> out;
+  c10::SmallVector<std::int64_t, 6> different;
+  for (std::int64_t d = 0; d < t.dim(); ++d)
+    if (!repeats(t, d)) different.push_back(t.stride(d));
+  if (different.size() == static_cast<std::size_t>(t.dim())) return out;
+  std::sort(different.begin(), different.end());
+  different.erase(std::unique(different.begin(), different.end()), different.end());
+  for (std::int64_t d = 0; d < t.dim(); ++d) {
+    const auto at = std::lower_bound(different.begin(), different.end(), t.stride(d));
+    out.push_back(repeats(t, d) ? -1 : static_cast<int>(at - different.begin()));
+  }
+  return out;
+}
+
 class Keys final : public Visitor {
  public:
   Keys(std::string* key, Call* call) : key_(*key), call_(*call) {}
@@ -120,9 +141,10 @@ class Keys final : public Visitor {
     const auto order = dim_order(t);
     for (std::size_t d = 0; d < order.size(); ++d) {
       const auto at = static_cast<std::int64_t>(d);
-      const int one = t.size(at) == 1 ? 1 : 0, repeated = t.stride(at) == 0 ? 2 - 2 * one : 0;
+      const int one = t.size(at) == 1 ? 1 : 0, repeated = repeats(t, at) ? 2 : 0;
       key_.push_back(static_cast<char>(order[d] << 2 | repeated | one));
     }
+    for (const int rank : stride_ranks(t)) key_.push_back(static_cast<char>(rank));
     call_.tensors.push_back(t);
   }
   void number(Tag tag, const Number& n) override {
@@ -164,14 +186,15 @@ class Describe final : public Visitor {
  public:
   Describe() { open_.emplace_back(); }
   void tensor(const at::Tensor& t) override {
-    py::tuple sizes(t.dim()), order(t.dim()), repeated(t.dim());
+    py::tuple sizes(t.dim()), order(t.dim());
     const auto dims = dim_order(t);
     for (std::size_t d = 0; d < dims.size(); ++d) {
       sizes[d] = t.size(static_cast<std::int64_t>(d));
       order[d] = static_cast<int>(dims[d]);
-      repeated[d] = t.size(static_cast<std::int64_t>(d)) > 1 && t.stride(static_cast<std::int64_t>(d)) == 0;
     }
-    put(py::make_tuple("tensor", sizes, order, repeated, dtype(t.scalar_type()),
+    py::list ranks;
+    for (const int rank : stride_ranks(t)) ranks.append(rank);
+    put(py::make_tuple("tensor", sizes, order, ranks, dtype(t.scalar_type()),
                        static_cast<int>(t.device().index())));
   }
   void number(Tag tag, const Number& n) override {

@@ -18,7 +18,7 @@ enum class Described : std::uint8_t { Call, Nothing, Odd };
 Described describe(const Site&, const c10::FunctionSchema&, c10::ArrayRef<c10::IValue> arguments,
                    std::string* key, Call* call);
 
-/// The same arguments for the tracing side: a list of ("tensor", sizes, order, repeated,
+/// The same arguments for the tracing side: a list of ("tensor", sizes, order, ranks,
 /// dtype, device index), ("number", value, kind), ("constant", value) and ("list", [...]), with the keyword
 /// of keyword-only ones.
 pybind11::list described(const Site&, const c10::FunctionSchema&, c10::ArrayRef<c10::IValue> arguments);

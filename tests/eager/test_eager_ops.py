@@ -164,6 +164,7 @@ def test_a_repeated_dim_leaves_the_order_in_memory_to_the_other_tensors():
     check(lambda r, t: r.expand(6, 70) * t.t(), row, x)
     check(lambda r, t: t.t() - r.expand(6, 70), row, x)
     check(lambda r: r.as_strided((2, 5, 2, 3), (0, 4, 2, 20)).relu(), row)
+    check(lambda r: r.as_strided((2, 2, 1), (1, 0, 4)) + 1, row)  # a dim of size 1 has a place among the others
     leaf = (x.to("spyre").t() * 1).requires_grad_()
     (leaf * leaf.detach()).sum().backward()  # the gradient of the sum is one number, repeated
     assert leaf.grad.stride() == leaf.stride() and leaf.grad._version == 0

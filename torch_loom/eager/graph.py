@@ -51,12 +51,13 @@ ARGUMENT_ERRORS = (RuntimeError, TypeError, ValueError, IndexError, AssertionErr
 
 @dataclass(frozen=True)
 class TensorArg:
-    """A tensor of the call: how it lies, not where. ``order`` lists the dims from the outermost in memory; ``repeated``
-    marks those that show the same elements again and again (stride 0). Programs read a copy in which they do not."""
+    """A tensor of the call: how it lies, not where. ``order`` lists the dims from the outermost in memory. Where dims
+    show the same elements again and again, ``ranks`` says how the strides compare: per dim the number of different
+    smaller ones, -1 for those that repeat. Programs read a copy in which no dim does."""
 
     sizes: tuple[int, ...]
     order: tuple[int, ...]
-    repeated: tuple[bool, ...]
+    ranks: tuple[int, ...]
     dtype: torch.dtype
     device: torch.device
 
@@ -80,8 +81,8 @@ def argument(described: tuple[Any, ...]) -> Any:
     """An argument from the native recorder's description."""
     kind, *fields = described
     if kind == "tensor":
-        sizes, order, repeated, dtype, index = fields
-        return TensorArg(tuple(sizes), tuple(order), tuple(repeated), dtype, torch.device("spyre", index))
+        sizes, order, ranks, dtype, index = fields
+        return TensorArg(tuple(sizes), tuple(order), tuple(ranks), dtype, torch.device("spyre", index))
     if kind == "number":
         return NumberArg(*fields)
     return [argument(a) for a in fields[0]] if kind == "list" else Constant(fields[0])
@@ -240,7 +241,7 @@ def _orders_of_results(op: Any, args: Sequence[Any]) -> list[tuple[int, ...] | N
     """The order of dims in memory of each result, where it is another one for the call's tensors than for their dense
     copies: dims that repeat elements have no place in the order, so that those of other tensors decide. Empty when
     nothing differs."""
-    if not any(any(t.repeated) for t in _tensors(list(args))):
+    if not any(t.ranks for t in _tensors(list(args))):
         return []
     found = []
     with FakeTensorMode():
@@ -252,11 +253,14 @@ def _orders_of_results(op: Any, args: Sequence[Any]) -> list[tuple[int, ...] | N
 
 
 def _at_hand(arg: Any, repeating: bool) -> Any:
-    """An argument with the sizes and numbers at hand; ``repeating`` keeps strides of 0. Halves are widened: PyTorch's
-    shape rules would compute in a widened, and so dense, copy of them, which its kernels do not."""
+    """An argument with the sizes and numbers at hand; ``repeating`` keeps strides of 0 and how the others
+    compare. Halves are widened: PyTorch's shape rules would compute in a widened, and so dense, copy of them, which its
+    kernels do not."""
     if isinstance(arg, TensorArg):
         dtype = torch.float32 if arg.dtype in (torch.float16, torch.bfloat16) else arg.dtype
-        strides = [0 if r and repeating else s for s, r in zip(_dense(arg.sizes, arg.order), arg.repeated, strict=True)]
+        strides = _dense(arg.sizes, arg.order)
+        if repeating and arg.ranks:
+            strides = [0 if rank < 0 else 2**rank for rank in arg.ranks]
         return torch.empty_strided(arg.sizes, strides, dtype=dtype, device=arg.device)
     if isinstance(arg, list):
         return [_at_hand(a, repeating) for a in arg]
