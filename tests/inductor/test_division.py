@@ -70,5 +70,13 @@ def test_rows_that_divide_unevenly_and_a_switch(caplog):
 
 def test_a_product_of_one_row_uses_all_cores_rather_than_its_norm():
     """One core draws a ninth of the memory's rate: a norm in the epilogue would leave it the whole weight."""
-    assert not rows_pay(1, 4096, 4096, 1, 32, LX_BUDGET, "spyre")
-    assert rows_pay(4096, 384, 384, 1, 32, LX_BUDGET, "spyre")
+    assert not rows_pay(1, 4096, 4096, 1, 32, LX_BUDGET, "spyre", False)
+    assert rows_pay(4096, 384, 384, 1, 32, LX_BUDGET, "spyre", False)
+
+
+def test_a_norm_that_reads_the_product_from_lx_leaves_the_product_its_best_division():
+    """The clock: a layer of GPT-2 with hidden size 768 took 206 us with norms in the epilogues, 188 without."""
+    assert rows_pay(512, 768, 768, 1, 32, LX_BUDGET, "spyre", False)
+    assert not rows_pay(512, 768, 768, 1, 32, LX_BUDGET, "spyre", True)
+    assert rows_pay(64, 96, 64, 1, 32, LX_BUDGET, "spyre", True)  # a launch costs more than the better division gives
+    assert rows_pay(1 << 17, 384, 384, 1, 32, LX_BUDGET, "spyre", True)  # 100 MB do not fit

@@ -26,9 +26,10 @@ def run(fn, *args):
 def test_layer_norm_after_a_linear_layer_with_residual(m, k, n):
     args = half(m, k), half(n, k, seed=1, scale=k**-0.5), half(m, n, seed=2), half(n, seed=3), half(n, seed=4)
     out, expected, kernels = run(lambda x, w, r, g, b: F.layer_norm(F.linear(x, w) + r, (n,), g, b), *args)
-    # Rounded once, and the norm of float32 sums over k and n.
-    torch.testing.assert_close(out.cpu().float(), expected, rtol=2.0**-9, atol=2e-4)
-    assert kernels == 1 or not rows_pay(m, n, k, 1, 32, 1_600_000, "spyre")
+    # Rounded once, and the norm of float32 sums over k and n; apart, the sum of product and residual is rounded too.
+    between = 0.0 if kernels == 1 else 2.0**-10 * (expected - args[4].float()).abs().max().item()
+    torch.testing.assert_close(out.cpu().float(), expected, rtol=2.0**-9, atol=2e-4 + between)
+    assert kernels == 1 or not rows_pay(m, n, k, 1, 32, 1_600_000, "spyre", True)
 
 
 def test_several_results_of_one_product_and_its_rows():
@@ -54,7 +55,7 @@ def test_rows_of_a_batched_product_and_of_heads():
 
 
 def test_rows_that_lx_cannot_hold_and_the_switch_keep_their_own_kernel():
-    assert not rows_pay(4096, 16384, 4096, 1, 32, 1_600_000, "spyre")
+    assert not rows_pay(4096, 16384, 4096, 1, 32, 1_600_000, "spyre", False)
     with config.patch(fusion=False):
         _, _, kernels = run(lambda x, w: torch.softmax(x @ w, -1), half(64, 64), half(64, 128, seed=1))
     assert kernels == 2

@@ -76,14 +76,14 @@ def spread(mode: str, dtype: str, rows: dict[str, list[Row]]) -> dict[str, dict[
     return {s: {k: r[min(i, len(r) - 1)] for k, r in rows.items()} for i, s in enumerate(sections(mode, dtype))}
 
 
-def keep(mode: str, dtype: str, samples: int, rows: dict[str, list[Row]]) -> None:
-    """Merge results into the record and write the page. A result of more samples stays."""
+def keep(mode: str, dtype: str, samples: dict[str, int], rows: dict[str, list[Row]]) -> None:
+    """Merge results, each of so many samples, into the record and write the page. A result of more samples stays."""
     record = load()
     names = {key(*job) for job in jobs(dtype)}
     for section, found in spread(mode, dtype, rows).items():
         before = record.get(section, {})
         record[section] = {n: before.get(n, UNTRIED) for n in sorted(names)}
-        record[section] |= {n: [*r, samples] for n, r in found.items() if record[section][n][3] <= samples}
+        record[section] |= {n: [*r, samples[n]] for n, r in found.items() if record[section][n][3] <= samples[n]}
     RECORD.write_text(text(record))
     PAGE.write_text(page(record))
 

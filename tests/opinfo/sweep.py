@@ -2,7 +2,8 @@
 
 ``python tests/opinfo/sweep.py [--mode eager] [--dtype float16 float32] [--match REGEX]`` keeps what it has run below
 ``build/opinfo`` and goes on from there when started again; ``--again wrong crash`` runs operators with these results
-once more, ``--fresh`` all of them. At the end it prints what differs from the record in either direction and
+once more, ``--fresh`` all of them. An operator runs with as many of its samples as the record was made with, unless
+``--samples`` says how many. At the end it prints what differs from the record in either direction and
 fails if anything does; ``--record`` writes the record and ``docs/ops.md`` instead.
 """
 
@@ -17,7 +18,7 @@ from collections import Counter
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from opinfo_record import KINDS, ROOT, SAMPLES, differences, jobs, keep, key, load, spread
+from opinfo_record import KINDS, ROOT, SAMPLES, UNTRIED, differences, jobs, keep, key, load, spread
 from opinfo_workers import Row, Worker
 
 DTYPES = ("float16", "float32", "int64", "bool")
@@ -56,7 +57,7 @@ class Kept:
     """Results of one mode and dtype, in a file that survives the run."""
 
     def __init__(self, mode: str, dtype: str, samples: int) -> None:
-        self.path = ROOT / "build" / "opinfo" / f"{mode}-{dtype}-{samples}.json"
+        self.path = ROOT / "build" / "opinfo" / f"{mode}-{dtype}-{samples or 'recorded'}.json"
         self.rows: dict[str, list[Row]] = json.loads(self.path.read_text()) if self.path.exists() else {}
         self.lock = threading.Lock()
 
@@ -68,6 +69,12 @@ class Kept:
             fresh = self.path.with_suffix(".new")
             fresh.write_text(json.dumps(self.rows, indent=0))
             fresh.replace(self.path)
+
+
+def samples_of(name: str, args: Any, mode: str, dtype: str) -> int:
+    """With how many samples an operator runs, at most."""
+    recorded = load().get(f"{mode} {dtype}", {}).get(name, UNTRIED)[3]
+    return args.samples or recorded or SAMPLES
 
 
 def run(kept: Kept, todo: list[tuple[str, str]], args: Any, mode: str, dtype: str) -> None:
@@ -83,7 +90,7 @@ def run(kept: Kept, todo: list[tuple[str, str]], args: Any, mode: str, dtype: st
         try:
             while True:
                 job = waiting.get_nowait()
-                rows = worker.run(*job, dtype, args.samples, mode)
+                rows = worker.run(*job, dtype, samples_of(key(*job), args, mode, dtype), mode)
                 kept.note(key(*job), rows)
                 with lock:
                     progress.note(key(*job), rows)
@@ -103,7 +110,7 @@ def main() -> int:
     parser.add_argument("--mode", nargs="+", choices=("eager", "compile"), default=["eager"])
     parser.add_argument("--dtype", nargs="+", choices=DTYPES, default=["float16", "float32"])
     parser.add_argument("--match", default="", help="only operators whose name this expression finds")
-    parser.add_argument("--samples", type=int, default=SAMPLES, help="samples of an operator, at most")
+    parser.add_argument("--samples", type=int, default=0, help="samples of an operator, at most (as recorded)")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--again", nargs="*", default=[], choices=KINDS, help="run operators with these results again")
     parser.add_argument("--fresh", action="store_true", help="run all operators again")
@@ -122,7 +129,7 @@ def main() -> int:
             run(kept, [j for j in every if due(j)], args, mode, dtype)
             fresh = {key(*j): kept.rows[key(*j)] for j in every}
             if args.record:
-                keep(mode, dtype, args.samples, fresh)
+                keep(mode, dtype, {n: samples_of(n, args, mode, dtype) for n in fresh}, fresh)
                 continue
             record = load()
             for section, rows in spread(mode, dtype, fresh).items():

@@ -312,13 +312,20 @@ def launch_cycles(chip: Chip) -> float:
     return chip.launch.fixed_ns.value * 1e-9 * chip.clock_hz
 
 
-def rows_pay(m: int, n: int, k: int, extra: int, cores: int, budget: int, chip_name: str) -> bool:
-    """Is a product with a reduction over its columns in the epilogue faster than a product and a kernel after it?"""
+def rows_pay(m: int, n: int, k: int, extra: int, cores: int, budget: int, chip_name: str, kept: bool) -> bool:
+    """Is a product with a reduction over its columns in the epilogue faster than a product and a kernel after it?
+
+    Apart, they meet in DDR, or, where buffers are ``kept`` between kernels (``residency.py``), in LX: if the result and
+    the ``extra`` operands of its size fit beside the product, the second kernel has to write its own result only."""
     joined = divide(product_of(m, n, k, budget, extra=extra, whole_rows=True), cores, budget, chip_name)[0]
     apart = product_alone(m, n, k, cores, budget, chip_name)
     chip = chip_of(chip_name)
     result = 2.0 * m * n
-    after = float(ddr_cycles((1 + extra) * result, result, chip)) + launch_cycles(chip) + latency(chip)
+    if kept and (1 + extra) * result / cores + apart.lx_bytes <= chip.lx_plan_bytes:
+        after = 0.0  # what is not written to DDR first is what is written at last
+    else:
+        after = float(ddr_cycles((1 + extra) * result, result, chip))
+    after += launch_cycles(chip) + latency(chip)
     log.debug(
         "m %d, n %d, k %d: with its row reductions %.0f cycles, apart %.0f + %.0f",
         m,

@@ -162,7 +162,8 @@ class LoomScheduling(BaseScheduling):
         made = {b for node in [*before, *after] for b in node.get_buffer_names()}
         read = {d.name for node in [*before, *after] if not is_dot(node) for d in node.read_writes.reads} - made
         whole = [b for b in read if sizevars().equal(sympy.expand(buffer_numel(b)), product([m, n]))]
-        return rows_pay(hint(m), hint(n), hint(dot.group[1][1]), len(whole), core_count(), LX_BUDGET, chip_name())
+        sizes = hint(m), hint(n), hint(dot.group[1][1])
+        return rows_pay(*sizes, len(whole), core_count(), LX_BUDGET, chip_name(), settings.residency)
 
     def can_fuse_horizontal(self, node1: BaseSchedulerNode, node2: BaseSchedulerNode) -> bool:
         """May two independent nodes share a kernel?"""
