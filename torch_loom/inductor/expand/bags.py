@@ -96,34 +96,13 @@ def embedding_bag_backward(
 
 @expands(aten._embedding_bag_backward.default)
 def embedding_bag_backward_of_any_kind(
-    grad: torch.Tensor,
-    indices: torch.Tensor,
-    offsets: torch.Tensor,
-    bag: torch.Tensor,
-    size: torch.Tensor,
-    maximum_indices: torch.Tensor,
-    num_weights: Any,
-    scale_grad_by_freq: bool,
-    mode: int,
-    sparse: bool,
-    per_sample_weights: torch.Tensor | None,
-    padding_idx: int = -1,
+    grad: torch.Tensor, indices: torch.Tensor, offsets: torch.Tensor, *rest: Any
 ) -> torch.Tensor:
     """The same where PyTorch leaves the choice between dense and sparse gradients open; there are no sparse ones."""
-    if sparse:
+    sparse = 6  # among the arguments after those; the dense operator lacks it and the offsets
+    if rest[sparse]:
         return NotImplemented  # type: ignore[no-any-return]
-    return embedding_bag_backward(
-        grad,
-        indices,
-        bag,
-        size,
-        maximum_indices,
-        num_weights,
-        scale_grad_by_freq,
-        mode,
-        per_sample_weights,
-        padding_idx,
-    )
+    return embedding_bag_backward(grad, indices, *rest[:sparse], *rest[sparse + 1 :])
 
 
 @expands(aten._embedding_bag_per_sample_weights_backward.default)
