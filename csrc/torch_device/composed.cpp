@@ -127,6 +127,9 @@ std::vector<OptTensor> places(const Tensor& x, const c10::List<OptTensor>& indic
       out.emplace_back();
       continue;
     }
+    TORCH_CHECK(given->is_cpu() || given->device() == x.device(),
+                "indices should be either on cpu or on the same device as the indexed tensor (", x.device(),
+                "), not on ", given->device());
     const Tensor index = given->to(x.device());
     if (index.scalar_type() != at::kBool && index.scalar_type() != at::kByte) {
       out.emplace_back(index);

@@ -29,6 +29,14 @@ bool direct(const Site& site, const Program& program, const at::Tensor& self, co
 }  // namespace
 
 void check_written(const Site& site, c10::ArrayRef<c10::IValue> arguments) {
+  for (const std::size_t w : site.written)
+    for (const std::size_t i : site.inputs)
+      if (arguments[i].isTensor() && arguments[i].toTensor().defined()) {
+        const at::Tensor &out = arguments[w].toTensor(), &in = arguments[i].toTensor();
+        TORCH_CHECK(out.device() == in.device() || (in.is_cpu() && in.dim() == 0),
+                    "Expected all tensors to be on the same device, but the result is to go to ",
+                    out.device(), " and an argument is on ", in.device());
+      }
   if (!site.pointwise) return;
   for (const std::size_t w : site.written) {
     const at::Tensor& self = arguments[w].toTensor();

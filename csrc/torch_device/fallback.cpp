@@ -134,6 +134,8 @@ void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
 }
 
 void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  check_devices(full_name(op), *stack,
+                stack->size() - op.schema().arguments().size());  // no fallback if wrong
   note_fallback(op);
   run_on_host(op, stack);
 }

@@ -8,6 +8,7 @@
 
 #include <array>
 #include <cstring>
+#include <limits>
 
 #include "runtime/transfer.h"
 
@@ -44,8 +45,21 @@ c10::DataPtr data_ptr(rt::Dtype dtype, rt::LayoutPtr layout, std::size_t host_by
   return {token, record.release(), &delete_record, c10::Device(kSpyre, index)};
 }
 
+/// A negative number of bytes arrives here as a very large one.
+void check_bytes(std::size_t bytes) {
+  TORCH_CHECK(bytes <= static_cast<std::size_t>(std::numeric_limits<std::int64_t>::max()),
+              "a storage cannot have ", static_cast<std::int64_t>(bytes), " bytes");
+}
+
+/// The record that a pointer of this allocator carries; null for pointers that others made around a token
+/// (legacy serialization, DLPack).
+rt::Record* carried(const c10::DataPtr& p) {
+  return p.get_deleter() == &delete_record ? static_cast<rt::Record*>(p.get_context()) : nullptr;
+}
+
 /// Bytes without a dtype yet: one flat dim of uint8.
 c10::DataPtr raw_ptr(std::size_t bytes, c10::DeviceIndex index) {
+  check_bytes(bytes);
   const std::int64_t n = static_cast<std::int64_t>(bytes);
   const std::array<std::int64_t, 1> size{n}, stride{1};
   c10::DataPtr p = data_ptr(rt::Dtype::U8, rt::layout_for(rt::Kind::Default, rt::Format::U8, size, stride, n),
@@ -103,8 +117,12 @@ class Allocator final : public c10::DeviceAllocator {
     for (int i = 0; i < rt::settings().cards; ++i) rt::card(i).memory().trim();
   }
   void recordStream(const c10::DataPtr& ptr, c10::Stream stream) override {
-    auto* record = static_cast<rt::Record*>(ptr.get_context());
+    rt::Record* record = carried(ptr) != nullptr ? carried(ptr) : rt::record_of_token(ptr.get());
     if (record == nullptr || record->bytes == 0) return;
+    TORCH_CHECK(stream.device_type() == kSpyre && stream.device_index() == record->card->index(),
+                "record_stream: the stream is of ", stream.device(),
+                ", the tensor is on spyre:", record->card->index());
+    (void)record->card->stream(static_cast<std::uint64_t>(stream.id()));  // raises where there is none
     rt::note_use(*record, static_cast<std::uint64_t>(stream.id()));
   }
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device) override {
@@ -160,8 +178,7 @@ rt::Dtype supported_dtype(c10::ScalarType t, rt::Format* format) {
 
 rt::Record& peek_record(const c10::StorageImpl& s) {
   TORCH_CHECK(s.device_type() == kSpyre, "this storage holds no spyre memory");
-  auto* record = static_cast<rt::Record*>(s.data_ptr().get_context());
-  // A storage that torch built around a bare pointer (legacy serialization does) knows only the token.
+  rt::Record* record = carried(s.data_ptr());
   if (record == nullptr) record = rt::record_of_token(s.data());
   TORCH_CHECK(record != nullptr, "this storage was not allocated on the spyre device");
   return *record;
@@ -266,6 +283,7 @@ at::Tensor make_alias(const at::Tensor& t, c10::IntArrayRef size, c10::IntArrayR
 }
 
 void resize_storage(c10::StorageImpl& storage, std::size_t bytes) {
+  check_bytes(bytes);
   const rt::Record& old = record_of(storage);
   const c10::DeviceIndex index = storage.device().index();
   const auto item = static_cast<std::size_t>(rt::host_bytes(old.dtype));

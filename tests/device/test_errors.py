@@ -142,3 +142,18 @@ def test_tensors_that_are_not_strided_are_refused_in_one_sentence(kind, make):
     for attempt in (lambda: make(x.to("spyre")).sum(), lambda: make(x).to("spyre").sum()):
         with pytest.raises(NotImplementedError, match=rf"Spyre backend does not support {kind} tensors \("):
             attempt()
+
+
+def test_storages_of_negative_size_are_refused():
+    storage = torch.ones(4, device="spyre").untyped_storage()
+    for attempt in (lambda: storage.resize_(-1), lambda: torch.UntypedStorage(-16, device="spyre")):
+        with pytest.raises(RuntimeError, match="a storage cannot have -1"):
+            attempt()
+    assert storage.nbytes() == 16
+
+
+def test_a_stream_that_does_not_exist_cannot_use_a_tensor():
+    x = torch.ones(64, device="spyre")
+    with pytest.raises(RuntimeError, match="stream 9999 does not exist"):
+        x.record_stream(torch.Stream(stream_id=9999, device_index=0, device_type=torch.Stream(x.device).device_type))
+    del x

@@ -123,7 +123,9 @@ def test_several_cards():
         "assert torch.equal(torch.rand(3, device='spyre:0').cpu(), torch.rand(3, device='spyre:2').cpu())\n"
         "one = torch.rand(3, device='spyre:0').cpu()  # each card has a generator of its own\n"
         "assert torch.equal(torch.rand(3, device='spyre:2').cpu(), one)\n"
-        "for work in (lambda: x + y, lambda: x.normal_(generator=torch.Generator('spyre:1'))):\n"
+        "place = torch.tensor([1], device='spyre:1')\n"
+        "for work in (lambda: x + y, lambda: x.normal_(generator=torch.Generator('spyre:1')), lambda: x[place],\n"
+        "             lambda: torch.add(x, 1, out=y), lambda: x.record_stream(torch.spyre.Stream('spyre:1'))):\n"
         "    try:\n        work()\n    except RuntimeError as e:\n        print(e)\n",
         TORCH_LOOM_CARDS="3",
     )
@@ -131,7 +133,12 @@ def test_several_cards():
     assert done.stdout.splitlines() == [
         "Expected all tensors to be on the same device, but aten::add.Tensor got tensors on spyre:2 and spyre:1",
         "Expected a 'spyre:2' generator device but found 'spyre:1'",
+        "indices should be either on cpu or on the same device as the indexed tensor (spyre:2), not on spyre:1",
+        "Expected all tensors to be on the same device, but the result is to go to spyre:1 and an argument is on "
+        "spyre:2",
+        "record_stream: the stream is of spyre:1, the tensor is on spyre:2",
     ]
+    assert "FallbackWarning" not in done.stderr  # nothing ran on the CPU
 
 
 def test_bad_environment_is_named():
@@ -210,6 +217,17 @@ def test_the_token_cannot_be_dereferenced():
         "ctypes.string_at(x.data_ptr(), 1)\n"
     )
     assert done.returncode == -11
+
+
+def test_a_dlpack_capsule_stays_on_the_device():
+    x = torch.arange(6.0, device="spyre").reshape(2, 3)
+    shared = torch.utils.dlpack.from_dlpack(torch.utils.dlpack.to_dlpack(x))
+    assert shared.device == x.device and torch.equal(shared.cpu(), x.cpu())
+    shared.add_(1)
+    shared.record_stream(torch.spyre.Stream())
+    assert x.tolist() == [[1, 2, 3], [4, 5, 6]]
+    del x
+    assert (shared * 2).tolist() == [[2, 4, 6], [8, 10, 12]]
 
 
 def test_numpy_and_dlpack_refuse_device_memory():

@@ -10,7 +10,9 @@ from eager_check import half
 from reference_target import ReferenceTarget, installed, patience
 
 from torch_loom import _device
-from torch_loom.eager import compiler
+from torch_loom.eager import compiler, graph
+from torch_loom.inductor.eager_target import SpyreTarget
+from torch_loom.inductor.op_program import Program
 
 
 @pytest.fixture(autouse=True)
@@ -340,3 +342,12 @@ def test_fills_and_copies_are_recorded(reference):
     host[1] = 2
     assert torch.equal(y.cpu(), host.half())
     assert torch.equal(x.cpu(), host.t().reshape(6, 4).t())
+
+
+def test_a_graph_of_which_nothing_is_left_is_a_program_without_steps():
+    made = graph.Inputs(special=True)
+    block = made.block((3, 5), torch.float32, torch.device("spyre", 0))
+    with made.mode:
+        module = graph.traced(lambda x: [], [block], SpyreTarget().decompositions())
+    program = SpyreTarget().compile_graph(module, [block], [])
+    assert isinstance(program, Program) and (program.steps, program.outputs, program.kernels) == ([], [], [])
