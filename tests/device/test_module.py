@@ -64,7 +64,9 @@ def test_the_conformance_suite_skips_without_an_accelerator():
         text=True,
     )
     assert done.returncode == 0, done.stdout
-    assert re.search(r"^\d+ skipped in", done.stdout, re.M) and "torch knows no accelerator here" in done.stdout
+    assert re.search(r"^\d+ skipped in", done.stdout, re.M) and re.search(
+        "knows no accelerator here|has no device here", done.stdout
+    )
     sources = "".join(file.read_text() for file in folder.glob("*.py"))
     imported = set(re.findall(r"^(?:import|from) (\w+)", sources, re.M))
     assert imported == {"copy", "gc", "io", "pickle", "pytest", "torch"}
