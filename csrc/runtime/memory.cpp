@@ -114,10 +114,10 @@ std::uint64_t Memory::allocate(std::uint64_t bytes, Arena arena) {
   const std::uint64_t rounded = round_up(bytes, kAlignment);
   if (!pending_.empty()) reclaim();
   Pool& pool = pools_[static_cast<int>(arena)];
-  const std::uint64_t capacity =
-      limit_ != 0 && arena == Arena::Tensors ? std::min(limit_, kCapacity) : kCapacity;
+  const auto tensors = static_cast<std::uint64_t>(stats_.reserved_bytes.current);
+  const bool limited = limit_ != 0 && arena == Arena::Tensors && tensors + rounded > limit_;
   std::uint64_t address = 0;
-  if (held() + rounded > capacity || !take(pool, rounded, &address)) refuse(bytes, arena);
+  if (limited || held() + rounded > kCapacity || !take(pool, rounded, &address)) refuse(bytes, arena);
   pool.live[address] = {rounded, bytes};
   if (arena == Arena::Programs) {
     stats_.programs_bytes += rounded;
@@ -170,7 +170,8 @@ void Memory::trim() {
 void Memory::refuse(std::uint64_t bytes, Arena arena) {
   ++stats_.ooms;
   const Pool& pool = pools_[static_cast<int>(arena)];
-  const std::uint64_t capacity = limit_ != 0 ? std::min(limit_, kCapacity) : kCapacity;
+  const std::uint64_t capacity =
+      limit_ != 0 && arena == Arena::Tensors ? std::min(limit_, kCapacity) : kCapacity;
   const std::uint64_t largest = pool.by_size.empty() ? 0 : pool.by_size.rbegin()->first;
   std::map<std::uint64_t, std::uint64_t> counts;
   for (const auto& [address, block] : pool.live) ++counts[block.bytes];

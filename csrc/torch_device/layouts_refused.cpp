@@ -12,6 +12,7 @@ void refuse(const c10::OperatorHandle& op, const char* kind) {
 }
 
 void refuse_sparse(const c10::OperatorHandle& op, torch::jit::Stack*) { refuse(op, "sparse"); }
+void refuse_nested(const c10::OperatorHandle& op, torch::jit::Stack*) { refuse(op, "nested"); }
 void refuse_quantized(const c10::OperatorHandle& op, torch::jit::Stack*) { refuse(op, "quantized"); }
 
 TORCH_LIBRARY_IMPL(_, SparsePrivateUse1, m) {
@@ -20,6 +21,10 @@ TORCH_LIBRARY_IMPL(_, SparsePrivateUse1, m) {
 
 TORCH_LIBRARY_IMPL(_, SparseCsrPrivateUse1, m) {
   m.fallback(torch::CppFunction::makeFromBoxedFunction<&refuse_sparse>());
+}
+
+TORCH_LIBRARY_IMPL(_, NestedTensorPrivateUse1, m) {
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&refuse_nested>());
 }
 
 TORCH_LIBRARY_IMPL(_, QuantizedPrivateUse1, m) {

@@ -147,8 +147,8 @@ class Allocator final : public c10::DeviceAllocator {
   std::pair<std::size_t, std::size_t> getMemoryInfo(c10::DeviceIndex device) override {
     rt::Memory& m = rt::card(device).memory();
     const rt::MemoryStats s = m.stats();
-    const std::uint64_t held = static_cast<std::uint64_t>(s.reserved_bytes.current) + s.programs_bytes;
-    return {m.limit() - std::min(held, m.limit()), m.limit()};
+    const auto tensors = static_cast<std::uint64_t>(s.reserved_bytes.current);
+    return {std::min(m.limit() - std::min(tensors, m.limit()), rt::kCapacity - tensors - s.programs_bytes), m.limit()};
   }
 };
 

@@ -133,6 +133,7 @@ def test_cards_that_do_not_exist(make):
         ("sparse", torch.Tensor.to_sparse_csr),
         ("sparse", torch.Tensor.to_sparse_csc),
         ("sparse", lambda x: x.to_sparse_bsr((2, 2))),
+        ("nested", lambda x: torch.nested.nested_tensor([x, x[:2]])),
         ("quantized", lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.qint8)),
     ],
 )

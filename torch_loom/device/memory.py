@@ -31,10 +31,11 @@ def _index(device: Any) -> int:
 
 def memory_stats(device: Any = None) -> dict[str, int]:
     """Flat statistics: ``allocated_bytes.all.current`` and so on; empty before the first use of a card."""
+    index = _index(device)
     if not _device.started():
         return {}
     flat: dict[str, int] = {}
-    for name, value in _device.memory_stats(_index(device)).items():
+    for name, value in _device.memory_stats(index).items():
         if isinstance(value, dict):
             flat.update({f"{name}.all.{k}": v for k, v in value.items()})
         else:

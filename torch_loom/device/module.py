@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -321,7 +322,8 @@ JobPlan = _device.Plan
 
 def prepare_kernel(program: Any, name: str = "") -> Any:
     """Load a program (a SpyreCode directory or the bytes of an image) to the current card; returns its plan."""
-    return _device.prepare(program, name)
+    kinds = (str, bytes, os.PathLike)
+    return _device.prepare(expect("prepare_kernel", program, kinds, "a directory or the bytes of an image"), name)
 
 
 def launch_jobplan(plan: Any, args: Sequence[Any]) -> None:

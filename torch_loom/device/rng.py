@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from torch_loom import _device
-from torch_loom.device.arguments import expect_integer, expect_tensor
+from torch_loom.device.arguments import expect, expect_integer, expect_tensor
 
 
 def _index(device: Any) -> int:
@@ -21,14 +21,22 @@ def _get_default_generator(device: Any = None) -> torch.Generator:
     return _device.default_generator(_index(device))
 
 
+def _expect_seed(call: str, seed: int) -> int:
+    """``seed`` when it fits 64 bits, with or without sign, as ``torch.manual_seed`` takes it."""
+    seed = expect_integer(call, seed)
+    if not -(2**63) <= seed < 2**64:
+        raise ValueError(f"{call} takes a number from -2**63 to 2**64 - 1, got {seed}")
+    return seed
+
+
 def manual_seed(seed: int) -> None:
     """Seed the current card's generator."""
-    _get_default_generator().manual_seed(expect_integer("manual_seed", seed))
+    _get_default_generator().manual_seed(_expect_seed("manual_seed", seed))
 
 
 def manual_seed_all(seed: int) -> None:
     """Seed the generators of all cards."""
-    seed = expect_integer("manual_seed_all", seed)
+    seed = _expect_seed("manual_seed_all", seed)
     for index in range(_device.device_count()):
         _get_default_generator(index).manual_seed(seed)
 
@@ -65,5 +73,10 @@ def get_rng_state_all() -> list[torch.Tensor]:
 
 def set_rng_state_all(new_states: Iterable[torch.Tensor]) -> None:
     """Restore the states of all cards."""
-    for index, state in enumerate(new_states):
-        set_rng_state(state, index)
+    states = list(expect("set_rng_state_all", new_states, Iterable, "one state for each card"))
+    if len(states) != _device.device_count():
+        raise ValueError(
+            f"set_rng_state_all takes one state for each of {_device.device_count()} cards, got {len(states)}"
+        )
+    for index, state in enumerate(states):
+        set_rng_state(expect_tensor("set_rng_state_all", state), index)

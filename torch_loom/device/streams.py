@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from torch_loom import _device
-from torch_loom.device.arguments import expect_spyre
+from torch_loom.device.arguments import expect_integer, expect_spyre
 
 
 def _index(device: Any) -> int:
@@ -27,7 +27,11 @@ class Stream(torch.Stream):
     def __new__(cls, device: Any = None, priority: int = 0, **kwargs: Any) -> Stream:
         if kwargs:
             return super().__new__(cls, **kwargs)
-        return super().__new__(cls, device=torch.device("spyre", _index(device)), priority=priority)
+        return super().__new__(
+            cls,
+            device=torch.device("spyre", _index(device)),
+            priority=-1 if expect_integer("Stream", priority) else 0,
+        )
 
     @property
     def priority(self) -> int:
