@@ -101,10 +101,13 @@ class Steps:
     def run(self, prefill: Times, decode: Times) -> None:
         """One prefill, then decode steps until the cache is full."""
         cache = static_cache(self.model, BATCH, self.capacity)
-        call = lambda ids: self.compiled(input_ids=ids, past_key_values=cache, use_cache=True)  # noqa: E731
-        prefill.add(lambda: call(self.prompt))
+        prefill.add(lambda: self.step(self.prompt, cache))
         for _ in range(self.capacity - PROMPT):
-            decode.add(lambda: call(self.token))
+            decode.add(lambda: self.step(self.token, cache))
+
+    def step(self, ids: torch.Tensor, cache: Any) -> object:
+        """One step over ``ids`` [batch, tokens]."""
+        return self.compiled(input_ids=ids, past_key_values=cache, use_cache=True)
 
 
 def launches_of(step: Callable[[], object]) -> int:
@@ -127,10 +130,7 @@ def model_steps(rounds: int) -> None:
     with torch.no_grad():
         steps.run(Times(), Times())  # compiles
         cache = static_cache(steps.model, BATCH, steps.capacity)
-        counts = [
-            launches_of(lambda ids=ids: steps.compiled(input_ids=ids, past_key_values=cache, use_cache=True))
-            for ids in (steps.prompt, steps.token)
-        ]
+        counts = [launches_of(lambda ids=ids: steps.step(ids, cache)) for ids in (steps.prompt, steps.token)]
         once, anew = (Times(), Times()), (Times(), Times())
         for _ in range(rounds):  # in turns, so that both meet the same load of the machine
             steps.run(*once)

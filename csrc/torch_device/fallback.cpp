@@ -68,7 +68,8 @@ constexpr const char* kMixed[] = {"aten::index",        "aten::_index_put",   "a
                                   "aten::_fused_",      "aten::_foreach_"};
 
 /// Refuses host tensors with dims beside device tensors, and tensors of two cards.
-void check_devices(const std::string& name, const torch::jit::Stack& stack, std::size_t first) {
+void check_devices(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+  const std::string name = full_name(op);
   std::optional<c10::Device> device;
   bool host = false;
   auto look = [&](const at::Tensor& t) {
@@ -82,7 +83,7 @@ void check_devices(const std::string& name, const torch::jit::Stack& stack, std:
                 " got tensors on ", *device, " and ", t.device());
     device = t.device();
   };
-  for (std::size_t i = first; i < stack.size(); ++i) {
+  for (std::size_t i = stack.size() - op.schema().arguments().size(); i < stack.size(); ++i) {
     if (stack[i].isTensor()) look(stack[i].toTensor());
     if (stack[i].isTensorList())
       for (const at::Tensor& t : stack[i].toTensorVector()) look(t);
@@ -114,10 +115,12 @@ void note_fallback(const c10::OperatorHandle& op) {
   if (first && mode.load() == FallbackMode::Warn && hook != nullptr) hook(name);
 }
 
-void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+namespace {
+
+/// Runs the operator on the CPU; its devices have been checked.
+void compute(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const auto& arguments = op.schema().arguments();
   const std::size_t begin = stack->size() - arguments.size();
-  check_devices(full_name(op), *stack, begin);
   const c10::Device card{c10::DeviceType::PrivateUse1, device_of(*stack, begin)};
   bool takes_generator = false;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
@@ -133,11 +136,17 @@ void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   at::native::cpu_fallback(op, stack);
 }
 
+}  // namespace
+
+void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  check_devices(op, *stack);
+  compute(op, stack);
+}
+
 void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
-  check_devices(full_name(op), *stack,
-                stack->size() - op.schema().arguments().size());  // no fallback if wrong
+  check_devices(op, *stack);  // a call that is refused is no fallback
   note_fallback(op);
-  run_on_host(op, stack);
+  compute(op, stack);
 }
 
 std::map<std::string, std::int64_t> fallback_counts() {

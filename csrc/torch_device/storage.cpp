@@ -51,10 +51,12 @@ void check_bytes(std::size_t bytes) {
               "a storage cannot have ", static_cast<std::int64_t>(bytes), " bytes");
 }
 
-/// The record that a pointer of this allocator carries; null for pointers that others made around a token
-/// (legacy serialization, DLPack).
-rt::Record* carried(const c10::DataPtr& p) {
-  return p.get_deleter() == &delete_record ? static_cast<rt::Record*>(p.get_context()) : nullptr;
+/// The record of a pointer; null where there is none. Pointers of this allocator carry it, those that others
+/// made (legacy serialization, DLPack) know only the token.
+rt::Record* find_record(const c10::DataPtr& p) {
+  if (p.get_deleter() == &delete_record && p.get_context() != nullptr)
+    return static_cast<rt::Record*>(p.get_context());
+  return rt::record_of_token(p.get());
 }
 
 /// Bytes without a dtype yet: one flat dim of uint8.
@@ -117,7 +119,7 @@ class Allocator final : public c10::DeviceAllocator {
     for (int i = 0; i < rt::settings().cards; ++i) rt::card(i).memory().trim();
   }
   void recordStream(const c10::DataPtr& ptr, c10::Stream stream) override {
-    rt::Record* record = carried(ptr) != nullptr ? carried(ptr) : rt::record_of_token(ptr.get());
+    rt::Record* record = find_record(ptr);
     if (record == nullptr || record->bytes == 0) return;
     TORCH_CHECK(stream.device_type() == kSpyre && stream.device_index() == record->card->index(),
                 "record_stream: the stream is of ", stream.device(),
@@ -178,8 +180,7 @@ rt::Dtype supported_dtype(c10::ScalarType t, rt::Format* format) {
 
 rt::Record& peek_record(const c10::StorageImpl& s) {
   TORCH_CHECK(s.device_type() == kSpyre, "this storage holds no spyre memory");
-  rt::Record* record = carried(s.data_ptr());
-  if (record == nullptr) record = rt::record_of_token(s.data());
+  rt::Record* record = find_record(s.data_ptr());
   TORCH_CHECK(record != nullptr, "this storage was not allocated on the spyre device");
   return *record;
 }

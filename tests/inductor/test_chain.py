@@ -79,9 +79,10 @@ def test_hidden_layer_as_right_operand_or_used_twice_is_stored():
 
 @pytest.mark.parametrize("grid, tile", [((2, 3), (48, 64)), ((1, 4), (132, 128)), ((5, 1), (16, 256))])
 def test_cores_share_the_hidden_layer(monkeypatch, grid, tile):
-    from torch_loom.inductor import chain
+    from torch_loom.inductor import chain, scheduling
 
     monkeypatch.setattr(chain, "chained", lambda *_: Chained(1.0, *grid, *tile, 0))
+    monkeypatch.setattr(scheduling, "rows_pay", lambda *_: True)
     m, k, h, n = 132 if tile[0] == 132 else 73, 70, 768 if tile[1] == 64 else 1024, 100
     args = half(m, k), *weights(k, h, n), half(m, n, seed=7)
     norm = (n,)

@@ -40,6 +40,17 @@ def test_the_choice_fits_lx_and_is_never_slower_than_the_plain_one(m, n, k):
     assert chosen.lx_bytes <= BUDGET and math.prod(chosen.grid) <= 32
 
 
+@pytest.mark.parametrize("whole_rows", [False, True])
+@pytest.mark.parametrize("batch, m, n, k", [(2, 21, 128, 160), (5, 21, 70, 384), (1, 100, 300, 64), (7, 1, 65, 128)])
+def test_every_core_of_a_grid_has_tiles(batch, m, n, k, whole_rows):
+    c = Contraction(batch, m, n, k, k_unit=0 if whole_rows else 64, whole_rows=whole_rows)
+    for way in divide(c, 32, LX_BUDGET, "spyre"):
+        tiles = (batch, -(-m // way.m_block), -(-n // way.n_block))
+        for count, parts in zip(tiles, way.grid[:3], strict=True):
+            per = -(-count // parts)
+            assert (parts - 1) * per < count
+
+
 def test_a_compiled_product_reads_each_operand_once():
     torch._dynamo.reset()
     a, w = half(512, 384), half(384, 256, seed=1, scale=0.1)

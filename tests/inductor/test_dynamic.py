@@ -122,3 +122,56 @@ def test_eight_dims():
     x = half(2, 1, 3, 2, 1, 2, 5, 33)
     serves(lambda x: x.permute(7, 1, 0, 2, 5, 4, 3, 6).contiguous() + 1, (x,), dynamic=True)
     serves(lambda x: x.transpose(0, 7).softmax(2), (x,), (half(2, 1, 3, 2, 1, 2, 4, 65),), dynamic=True)
+
+
+def _windows(x, k):
+    n, c, h, w = x.shape
+    return x.as_strided((n, c, k, k, h - k + 1, w - k + 1), (c * h * w, h * w, w, 1, w, 1)).contiguous()
+
+
+def _columns(w, x):
+    return torch.matmul(w, x.reshape(x.shape[0], x.shape[1], -1))
+
+
+# Column dims of open sizes above a stick, outside of one another; the second call is also larger than a block.
+OPEN_COLUMNS = {
+    "two open column dims": (_columns, [(half(16, 144), half(n, 144, s, s + 1)) for n, s in ((2, 70), (3, 33))]),
+    "three of one size": (_columns, [(half(16, 144), half(n, 144, 32, 32)) for n in (2, 5)]),
+    "open batch": (lambda w, x: w @ x, [(half(16, 144), half(n, 144, s)) for n, s in ((2, 100), (3, 1000))]),
+    "windows": (lambda x: _windows(x, 3), [(half(2, 16, s, s + 1),) for s in (32, 41)]),
+    "windows times": (
+        lambda w, x: _columns(w, _windows(x, 3).view(len(x), 144, -1)),
+        [(half(16, 144), half(n, 16, 32, 30)) for n in (2, 3)],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OPEN_COLUMNS)
+def test_products_with_several_open_column_dims(name):
+    fn, calls = OPEN_COLUMNS[name]
+    serves(fn, *calls, dynamic=True, roundings=3)
+
+
+CONVOLUTIONS = {
+    "1d": (lambda: torch.nn.Conv1d(80, 128, 3, padding=1), [(2, 80, 60), (3, 80, 77)]),
+    "1d stride": (lambda: torch.nn.Conv1d(64, 96, 3, stride=2, padding=1), [(2, 64, 60), (3, 64, 61), (5, 64, 300)]),
+    "2d": (lambda: torch.nn.Conv2d(16, 16, 3), [(2, 16, 32, 32), (3, 16, 33, 35)]),
+    "2d stride": (lambda: torch.nn.Conv2d(3, 32, 3, stride=2, padding=1), [(2, 3, 32, 32), (3, 3, 33, 35)]),
+    "2d groups": (lambda: torch.nn.Conv2d(16, 16, 3, padding=1, groups=16), [(2, 16, 32, 32), (3, 16, 33, 35)]),
+    "patches": (lambda: torch.nn.Conv2d(3, 64, 8, stride=8), [(2, 3, 64, 64), (1, 3, 96, 80)]),
+}
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_convolutions_of_open_sizes(name):
+    make, shapes = CONVOLUTIONS[name]
+    torch.manual_seed(0)
+    placed = make().half().to("spyre")
+    host = make()
+    host.load_state_dict({k: v.cpu().float() for k, v in placed.state_dict().items()})
+    torch._dynamo.reset()
+    compiled = torch.compile(placed, dynamic=True, fullgraph=True)
+    with torch.no_grad():
+        for shape in shapes:
+            x = half(*shape).to("spyre")
+            close(compiled(x).cpu(), host(x.cpu().float()), 2, absolute=2e-3)

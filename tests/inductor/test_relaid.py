@@ -28,6 +28,14 @@ def test_a_copy_lies_in_rows_along_its_run(run):
     assert relaid(weight, run) is copy
 
 
+@pytest.mark.parametrize("run", [(0, 1), (1, 2)])
+def test_a_copy_of_a_matrix_lies_along_its_rows(run):
+    x = half(130, 70)
+    copy = relaid(torch.nn.Parameter(x.to("spyre")), run)
+    rows = (x.t() if run == (0, 1) else x).contiguous().to("spyre")
+    assert copy.is_contiguous() and torch.equal(copy.cpu(), rows.cpu())
+
+
 @pytest.fixture
 def chosen(monkeypatch):
     """Every parameter takes the last of its candidates, whatever it costs; what was taken."""
@@ -83,6 +91,17 @@ def test_a_parameter_is_copied_once_and_again_when_it_changes(chosen):
     torch._dynamo.reset()
     gc.collect()
     assert held_bytes() == kept
+
+
+@pytest.mark.parametrize("sizes", [(130, 70), (70, 130), (160, 128)])
+def test_a_transposed_weight_is_read_as_it_was_laid_out(chosen, sizes):
+    k, n = sizes
+    x, w = half(40, k), half(n, k, seed=1, scale=k**-0.5)
+    weight = torch.nn.Parameter(w.to("spyre"))
+    with torch.no_grad():
+        found = torch.compile(lambda a: a @ weight.t(), dynamic=False)(x.to("spyre")).cpu()
+    assert chosen
+    close(found, x.to("spyre").cpu().float() @ w.to("spyre").cpu().float().t(), 1, 1e-3)
 
 
 def test_every_stream_reads_the_finished_copy():

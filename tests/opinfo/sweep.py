@@ -16,7 +16,6 @@ import threading
 import time
 from collections import Counter
 from queue import Empty, SimpleQueue
-from typing import Any
 
 from opinfo_record import KINDS, ROOT, SAMPLES, UNTRIED, differences, jobs, keep, key, load, spread
 from opinfo_workers import Row, Worker
@@ -71,14 +70,8 @@ class Kept:
             fresh.replace(self.path)
 
 
-def samples_of(name: str, args: Any, mode: str, dtype: str) -> int:
-    """With how many samples an operator runs, at most."""
-    recorded = load().get(f"{mode} {dtype}", {}).get(name, UNTRIED)[3]
-    return args.samples or recorded or SAMPLES
-
-
-def run(kept: Kept, todo: list[tuple[str, str]], args: Any, mode: str, dtype: str) -> None:
-    """Run operators in ``args.workers`` processes."""
+def run(kept: Kept, todo: list[tuple[str, str]], samples: dict[str, int], workers: int, mode: str, dtype: str) -> None:
+    """Run operators, each with so many ``samples`` at most, in so many processes."""
     waiting: SimpleQueue[tuple[str, str]] = SimpleQueue()
     for job in todo:
         waiting.put(job)
@@ -90,14 +83,14 @@ def run(kept: Kept, todo: list[tuple[str, str]], args: Any, mode: str, dtype: st
         try:
             while True:
                 job = waiting.get_nowait()
-                rows = worker.run(*job, dtype, samples_of(key(*job), args, mode, dtype), mode)
+                rows = worker.run(*job, dtype, samples[key(*job)], mode)
                 kept.note(key(*job), rows)
                 with lock:
                     progress.note(key(*job), rows)
         except Empty:
             worker.close()
 
-    threads = [threading.Thread(target=work, daemon=True) for _ in range(min(args.workers, len(todo)))]
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(min(workers, len(todo)))]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -126,10 +119,12 @@ def main() -> int:
                 rows = kept.rows.get(key(*job))
                 return args.fresh or rows is None or any(r[0] in args.again for r in rows)
 
-            run(kept, [j for j in every if due(j)], args, mode, dtype)
+            listed = load().get(f"{mode} {dtype}", {})
+            samples = {n: args.samples or listed.get(n, UNTRIED)[3] or SAMPLES for n in (key(*j) for j in every)}
+            run(kept, [j for j in every if due(j)], samples, args.workers, mode, dtype)
             fresh = {key(*j): kept.rows[key(*j)] for j in every}
             if args.record:
-                keep(mode, dtype, {n: samples_of(n, args, mode, dtype) for n in fresh}, fresh)
+                keep(mode, dtype, samples, fresh)
                 continue
             record = load()
             for section, rows in spread(mode, dtype, fresh).items():

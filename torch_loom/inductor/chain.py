@@ -120,7 +120,7 @@ def emit_chain(chain: Chain, name: str, arguments: Sequence[str], removed: set[s
         t = Tiles(b, sizes)
         t.bases, t.scalars = bases, scalars
         t.written = {x.name for p in (first, second) for x in p.record.touches if x.store}
-        t.extent = {d: t.number(d.extent) for d in plan.dims}
+        t.extent = {d: t.size(d.extent) for d in plan.dims}
         tiles.append(t)
     with ExitStack() as stack:
         inner, outer = (Emitter(p, b, t, removed, stack) for p, t in zip((first, second), tiles, strict=True))

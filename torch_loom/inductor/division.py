@@ -56,7 +56,8 @@ class Sticks:
 class Contraction:
     """C[batch, m, n] = A[batch, m, k] B[batch, k, n] as the kernel sees it; sizes in elements.
 
-    ``n`` counts blocks along the outermost column dim, each ``inner`` columns wide. K goes in ``steps`` tiles of ``k``,
+    ``n`` counts blocks along the outermost column dim, each ``inner`` columns wide; LX must have room for ``held`` of
+    them (0: as many), the bound of ``inner`` where it is open. K goes in ``steps`` tiles of ``k``,
     which are ``k_inner`` elements for each index of its outermost dim; the last one may have ``rest`` elements.
     ``shared`` and ``a_shared`` say that B and A are the same for all batches, ``epilogue`` are the cycles of the SFU
     per vector and ``extra`` the number of operands read by it per result. ``products`` of these sizes share A,
@@ -69,6 +70,7 @@ class Contraction:
     n: int
     k: int
     inner: int = 1
+    held: int = 0
     steps: int = 1
     shared: bool = False
     epilogue: float = 1.0
@@ -182,10 +184,11 @@ def _costs(c: Contraction, grid: Any, mb: Any, nb: Any, rows_outer: Any, chip: C
     rest = (c.rest / c.k if c.rest else 0.0) * (gk == 1)  # the shorter tile at the end of K has its own place
     a_lx = np.where(once_a, 1, 2) * a_pad * (1 + rest) + c.a_sticks.packed
     b_lx = np.where(once_b, 1, 2) * b_pad * (1 + rest) + c.b_sticks.packed
-    lx = mb * k * c.bytes * a_lx + c.products * wide * k * c.bytes * b_lx
-    lx = lx + tile * (4 * c.products + c_pad * (4 * c.written + 4 * c.extra))
-    lx = lx + np.where(steps > 1, 4 * tile * c.products, 0)
-    lx = lx + np.where(gk > 1, 8 * tile * c.products, 0)
+    room = nb * (c.held or c.inner)
+    lx = mb * k * c.bytes * a_lx + c.products * room * k * c.bytes * b_lx
+    lx = lx + mb * room * (4 * c.products + c_pad * (4 * c.written + 4 * c.extra))
+    lx = lx + np.where(steps > 1, 4 * mb * room * c.products, 0)
+    lx = lx + np.where(gk > 1, 8 * mb * room * c.products, 0)
     cycles = first + np.maximum(compute, memory - first) + last + np.where(gk > 1, EXCHANGE_LAUNCH_CYCLES, 0.0)
     return _Costs(cycles, k, steps, compute, read, np.broadcast_to(written, np.shape(cycles)), lx)
 
@@ -225,6 +228,12 @@ def _grids(cores: int) -> Any:
     return np.array(found)
 
 
+def _all_busy(extent: int, block: Any, parts: Any) -> Any:
+    """Has each of ``parts`` cores tiles, where they share those of an extent in equal runs?"""
+    tiles = ceil(extent, block)
+    return ceil(tiles, ceil(tiles, parts)) == parts
+
+
 def _ways(c: Contraction, cores: int, search: bool) -> tuple[Any, ...]:
     """Grids, rows, columns, orders and validity of all ways; arrays over [grid, rows, columns, order]."""
     unit = ceil(64, c.inner)  # blocks along n that fill a stick
@@ -254,6 +263,8 @@ def _ways(c: Contraction, cores: int, search: bool) -> tuple[Any, ...]:
         columns = np.concatenate([some + 0 * gn, wide], axis=2)
         limit = max(COLUMNS[-1], int(whole(1)) * c.inner)
         valid = valid & (columns * c.inner <= limit)
+    if search:  # every core has tiles; a grid without search is as it is
+        valid = valid & _all_busy(c.batch, 1, gb) & _all_busy(c.m, rows, gm) & _all_busy(c.n, columns, gn)
     order = np.array([False, True]).reshape(1, 1, 1, 2)
     shape = np.broadcast_shapes(rows.shape, columns.shape, order.shape)
     spread = [np.broadcast_to(x, shape).reshape(len(grids), -1) for x in (rows, columns, order, valid)]

@@ -51,7 +51,7 @@ def _exact_div(a: sympy.Expr, b: sympy.Expr) -> sympy.Expr | None:
             return sympy.Integer(1)
         names: dict[sympy.Expr, sympy.Symbol] = {}
         whole, part = _as_polynomial(a, names), _as_polynomial(b, names)
-        found = _exact_div(whole, part) if names and part.free_symbols else None
+        found = _exact_div(whole, part) if names else None
         return found.xreplace({v: k for k, v in names.items()}) if found is not None else None
     quotient, rest = sympy.div(whole, part, auto=False)
     return quotient.as_expr() if rest.is_zero else None

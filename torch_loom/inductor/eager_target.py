@@ -192,7 +192,7 @@ class SpyreTarget:
 
         register()
         tensors = [x for x in inputs if isinstance(x, torch.Tensor)]
-        if all(node.op == "placeholder" or node.args == ([],) for node in gm.graph.nodes):
+        if all(node.op in ("placeholder", "output") for node in gm.graph.nodes) and not gm.graph.output_node().args[0]:
             return Program(len(tensors), [], [], [])  # nothing is left of it; Inductor makes no wrapper then
         recording = _Recording(len(tensors))
         stand_ins: list[Any] = [_Buffer(i, t.dim()) for i, t in enumerate(tensors)]

@@ -42,11 +42,13 @@ def plan_matmul(plan: KernelPlan) -> None:
     """Choose tile dims, blocks and the core grid of a contraction.
 
     A tile has the innermost row dim, all column dims and all of K, the outermost ones in blocks. Where that is too much
-    for LX, K goes in smaller blocks, then by its outer dims; outer column dims become loops if that is faster."""
+    for LX, K goes in smaller blocks, then by its outer dims; outer column dims become loops if that is faster, and
+    always where they are outside of a dim whose size is open, which only blocks can bound."""
     roles = _roles(plan)
     roles.whole_rows = any(n.is_reduction() and not is_dot(n) for n in plan.nodes)
     found: list[tuple[MatmulPlan, Contraction, tuple[Division, ...]]] = []
-    for first in range(1 if roles.whole_rows else max(len(roles.n), 1)):
+    least = 0 if roles.whole_rows else max((i for i, d in enumerate(roles.n) if not d.extent.is_Integer), default=0)
+    for first in range(least, 1 if roles.whole_rows else max(len(roles.n), 1)):
         way = _fitting(plan, replace(roles, n=roles.n[first:]))
         found.append(way)
         if way[1].steps == 1 and way[2][0].lx_bytes <= LX_BUDGET:
@@ -76,7 +78,7 @@ def _depths(roles: MatmulPlan) -> Iterator[tuple[int, int | None]]:
         yield 0, None
     for outer, d in enumerate(roles.k):
         extent, inner = planned(d.extent), planned(product(x.extent for x in roles.k[outer + 1 :]))
-        columns = planned(product(x.extent for x in roles.n)) if roles.whole_rows else 64 * _inner(roles)
+        columns = planned(product(x.extent for x in roles.n)) if roles.whole_rows else 64 * planned(_inner(roles))
         step = max(1, k_tile(extent * inner, columns, roles.whole_rows, LX_BUDGET) // inner)
         if step >= extent:
             yield outer, None
@@ -88,9 +90,9 @@ def _depths(roles: MatmulPlan) -> Iterator[tuple[int, int | None]]:
             step = step // 2 if not outer else step - 1
 
 
-def _inner(roles: MatmulPlan) -> int:
+def _inner(roles: MatmulPlan) -> sympy.Expr:
     """Columns of one index of the outermost column dim."""
-    return hint(product(d.extent for d in roles.n[1:])) if len(roles.n) > 1 else 1
+    return product(d.extent for d in roles.n[1:])
 
 
 def _contraction(plan: KernelPlan, roles: MatmulPlan) -> Contraction:
@@ -120,7 +122,8 @@ def _contraction(plan: KernelPlan, roles: MatmulPlan) -> Contraction:
         m=m,
         n=n,
         k=k,
-        inner=_inner(roles),
+        inner=hint(_inner(roles)),
+        held=planned(_inner(roles)),
         steps=hint(_steps_over(roles)),
         shared=not any(d.symbol in right for d in outer),
         a_shared=not any(d.symbol in left for d in outer),
@@ -188,8 +191,9 @@ def _apply(plan: KernelPlan, roles: MatmulPlan, choice: Division, shape: Contrac
         plan.blocks[row] = row.extent if whole else sympy.Integer(choice.m_block)
     for i, d in enumerate(roles.n):
         whole = roles.whole_rows or (d.extent.is_Integer and (i > 0 or choice.n_block >= shape.n))
-        # Blocks of a size that is open begin at whole sticks, whatever size was seen first.
-        size = choice.n_block if d.extent.is_Integer else -(-choice.n_block // 64) * 64
+        # Blocks of a size that is open are whole sticks of columns, whatever size was seen first.
+        unit = 1 if d.extent.is_Integer else -(-64 // hint(_inner(roles)))
+        size = -(-choice.n_block // unit) * unit
         plan.blocks[d] = d.extent if whole else sympy.Integer(size)
     plan.blocks = {d: plan.blocks[d] for d in plan.dims if d in plan.blocks}
 
@@ -222,7 +226,7 @@ def enter_loops(plan: KernelPlan, tiles: Tiles, stack: ExitStack) -> None:
             item = b.floordiv(item, tiles.extent[d])
     cuts = [(roles.n[0] if roles.n else None, gn, mine_n), (row, gm, mine_m)]
     for cut, parts, mine in reversed(cuts) if roles.rows_outer else cuts:
-        if cut is None or plan.blocks[cut] == cut.extent:
+        if cut is None or (parts == 1 and plan.blocks[cut] == cut.extent):
             continue
         count = b.ceildiv(tiles.extent[cut], tiles.block[cut])
         at = share(tiles, stack, count, parts, mine, cut if ends_alone(plan, cut) else None)

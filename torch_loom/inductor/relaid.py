@@ -66,12 +66,10 @@ def relaid(tensor: torch.Tensor, run: Run) -> torch.Tensor:
     if tensor.is_inference():
         return _copy(tensor, run)
     held = _held.get(tensor)
-    fresh = held is not None and held.version == tensor._version
-    if held is None or not fresh or held.storage.cdata != tensor.untyped_storage()._cdata:
-        again = held is not None
-        held = _held[tensor] = _Copies(tensor._version, StorageWeakRef(tensor.untyped_storage()))
-    else:
-        again = False
+    storage = tensor.untyped_storage()
+    again = held is not None and (held.version, held.storage.cdata) != (tensor._version, storage._cdata)
+    if held is None or again:
+        held = _held[tensor] = _Copies(tensor._version, StorageWeakRef(storage))
     found = held.by_run.get(run)
     if found is None:
         found = held.by_run[run] = _copy(tensor, run)
@@ -91,7 +89,8 @@ def _copy(tensor: torch.Tensor, run: Run) -> torch.Tensor:
     first, end = run
     order = [*range(first), *range(end, len(sizes)), *range(first, end)]
     lanes = torch.Size(sizes[first:end]).numel()
-    rows = tensor.detach().reshape(sizes).permute(order).reshape(-1, lanes)
+    # Contiguous, since rows lie along the innermost host dim, which in a transposed view is another one.
+    rows = tensor.detach().reshape(sizes).permute(order).reshape(-1, lanes).contiguous()
     copy: torch.Tensor = _device.relayout(rows, "row_major")
     torch.accelerator.current_stream(tensor.device).synchronize()  # launches of other streams may read it next
     return copy

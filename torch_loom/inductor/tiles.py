@@ -31,6 +31,10 @@ class GatherIndex:
     dims: tuple[Dim, ...]
 
 
+def _subtracts(expr: sympy.Expr) -> bool:
+    return bool(expr.is_Number and expr < 0)
+
+
 class Tiles:
     """Start and block of every dim inside the current loops, and emission of accesses with them."""
 
@@ -80,8 +84,17 @@ class Tiles:
                 out = self.b.mul(out, args[0])
             return out
         if type(expr) in two:
-            return two[type(expr)](args[0], args[1])
+            return two[type(expr)](args[0], self._nonnegative(expr.args[1], args[1]))
         raise Unsupported(f"size expression {expr}")
+
+    def size(self, expr: sympy.Expr) -> Num:
+        """An extent as an integer or an index value that the scheduler knows not to be negative."""
+        return self._nonnegative(sympy.sympify(expr), self.number(expr))
+
+    def _nonnegative(self, expr: sympy.Expr, value: Num) -> Num:
+        """``value`` of an expression that is a size: a difference of sizes such as s - 2 could be negative for all that
+        a kernel's text says."""
+        return self.b.max(value, 0) if any(_subtracts(a) for a in sympy.preorder_traversal(expr)) else value
 
     def base_of(self, c: Coordinate) -> Num:
         """Coordinate of the tile's origin along a host dim."""

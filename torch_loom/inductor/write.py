@@ -49,7 +49,7 @@ def emit_kernel(
         tiles.scalars[scalar] = b.scalar(f"c{i}", register_kind(dtype))
     tiles.bases = bases
     tiles.written = {t.name for t in plan.record.touches if t.store}
-    tiles.extent = {d: tiles.number(d.extent) for d in plan.dims}
+    tiles.extent = {d: tiles.size(d.extent) for d in plan.dims}
     with ExitStack() as stack:
         emitter = Emitter(plan, b, tiles, removed, stack)
         if plan.matmul is not None:

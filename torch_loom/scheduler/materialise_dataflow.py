@@ -33,6 +33,9 @@ from torch_loom.scheduler.postfix import infix
 from torch_loom.spyrecode.model import Access, ArgKind, Reduce, Unit, VecOp
 
 _LET_BASE = 64  # registers below hold loops (register = scope), from here on lets
+# Tokens from which an operand of div, mod, min or max gets a let of its own, and from which a sum is cut in two: a let
+# has at most 256 (spyrecode page, 10.3).
+_LONG_OPERAND, _LONG_SUM = 48, 160
 _COUNT_BASE = 512  # trip counts that are lets: one register per loop, equal in all units
 _ANY_BYTE = 1 << 40
 
@@ -288,7 +291,12 @@ class Materialiser:
                 operands.append(value)
             return f"d{operands.index(value)}"
 
-        text = self._let_text(e, operand)
+        half = len(e.terms) // 2
+        if half and _tokens(e) > _LONG_SUM:
+            halves = Expr(e.const, e.terms[:half]), Expr(0, e.terms[half:])
+            text = " + ".join(operand(self._number(x)) for x in halves)
+        else:
+            text = self._let_text(e, operand)
         register = self.next_let if count_of is None else _COUNT_BASE + count_of
         self.next_let += count_of is None
         op = df.LetOp(register, text, operands)
@@ -311,7 +319,10 @@ class Materialiser:
                 if not a.args:
                     factors.append(operand(self._argument(a.name)))
                     continue
-                x, y = (self._let_text(arg, operand) for arg in a.args)
+                x, y = (
+                    operand(self._number(arg)) if _tokens(arg) > _LONG_OPERAND else self._let_text(arg, operand)
+                    for arg in a.args
+                )
                 factors.append(f"{a.kind}({x}, {y})" if a.kind in ("min", "max") else f"(({x}) {a.kind} ({y}))")
             rest = tuple(a for a in monomial if a not in varying)
             scale = Expr(0, ((rest, c),)) if rest else Expr(c)
@@ -322,6 +333,18 @@ class Materialiser:
         if base != 0 or not parts:
             parts.append(operand(self._number(base)))
         return " + ".join(parts)
+
+
+def _tokens(e: Expr) -> int:
+    """Postfix tokens of the let of an expression, at most; what gets a slot or a let of its own is one."""
+    if not e.depends(("var",)):
+        return 1
+    total = 2
+    for monomial, _ in e.terms:
+        total += 2
+        for a in monomial:
+            total += 1 + sum(min(_tokens(x), _LONG_OPERAND) for x in a.args)
+    return total
 
 
 def _output_text(o: OutputPlan, queue: int) -> str:
