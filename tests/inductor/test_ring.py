@@ -123,3 +123,23 @@ def test_more_cores_make_a_long_reduction_faster():
     assert times == sorted(times, reverse=True)
     short = Folding(1, 512, 2.0, 4.0, 1024.0, 1024.0, 1, 1)
     assert shared_cycles(short, 1, False, 32, "spyre") < shared_cycles(short, 4, False, 32, "spyre")
+
+
+@pytest.mark.parametrize(
+    "fn, shapes, shared",
+    [
+        (lambda p, g: p.sub_(g.sum(0)), ((100,), (1024, 100)), False),  # whole rows: the first core stores them
+        (lambda p, g: p.add_(g.amax()), ((1,), (40000,)), False),
+        (lambda x: x.sub_(x.amax(-1, keepdim=True)), ((1, 20480),), True),  # each core its own part
+        (lambda x: x.copy_(x.flip(-1) - x.amax(-1, keepdim=True)), ((1, 20480),), False),  # each core another's
+    ],
+)
+def test_cores_share_a_reduction_that_changes_what_it_reads(fn, shapes, shared):
+    args = [torch.randint(-4, 5, s, generator=torch.Generator().manual_seed(len(s))).half() for s in shapes]
+    expected = fn(*(a.clone().float() for a in args))
+    placed = [a.to("spyre") for a in args]
+    torch._dynamo.reset()
+    with torch.no_grad():
+        torch.compile(fn, dynamic=False)(*placed)
+    assert any(k.ktir.count("inter_tile_produce") for k in runtime.kernels()[-1:]) == shared
+    torch.testing.assert_close(placed[0].cpu().float(), expected, rtol=2.0**-10, atol=0)

@@ -17,7 +17,7 @@ import torch
 
 from . import config
 from .access import Access
-from .compat import SchedulerNode
+from .compat import SchedulerNode, real_place
 from .domain import Dim
 from .plan import SIMPLE, KernelPlan, access_of, ends_alone
 from .rates import EXCHANGE_LAUNCH_CYCLES, TILE_CYCLES, ceil, chip_of, ddr_cycles, exchange_cycles, log_ways
@@ -74,6 +74,8 @@ def share_reduction(plan: KernelPlan) -> None:
     if not all(sympy.sympify(d.extent).is_Integer for d in plan.dims):
         return
     accesses = [access_of(t, plan.dims) for t in plan.record.touches]
+    if _updates_rows(plan, first, accesses):
+        return
     extent, unit = int(first.extent), _unit(first, accesses)
     items = _items(plan)
     if 2 * items > plan.cores:
@@ -115,6 +117,15 @@ def _foldable(plan: KernelPlan) -> bool:
         kind in kinds and register_kind(dtype) != "i1" and (dtype != torch.int64 or kind in ("max", "min"))
         for kind, dtype, _ in plan.record.reductions
     )
+
+
+def _updates_rows(plan: KernelPlan, first: Dim, accesses: list[Access]) -> bool:
+    """Is a buffer that the kernel writes also read other than by the part of ``first`` that a core writes? All cores of
+    a group read what belongs to a whole row, and nothing would order that with the first one's store."""
+    touches = [(t, real_place(t.name)[0], first in a.dims) for t, a in zip(plan.record.touches, accesses, strict=True)]
+    written = {(name, t.index if own else None) for t, name, own in touches if t.store}
+    names = {name for name, _ in written}
+    return any(name in names and (name, t.index) not in written for t, name, _ in touches if not t.store)
 
 
 def _unit(first: Dim, accesses: list[Access]) -> int:
