@@ -211,10 +211,17 @@ at::Tensor& write_out(at::Tensor& out, const at::Tensor& value) {
   return out.copy_(value);
 }
 
+/// A copy of which at least one side is a view that means the negative of what its storage holds.
+static void copy_negated(const at::Tensor& dst, const at::Tensor& src, bool non_blocking) {
+  auto as_stored = [](const at::Tensor& t) { return t.is_neg() ? at::_neg_view(t) : t; };
+  const at::Tensor value = src.is_neg() ? as_stored(src) : src.to(dst.scalar_type());
+  copy_elements(as_stored(dst), src.is_neg() == dst.is_neg() ? value : at::neg(value), non_blocking);
+}
+
 void copy_elements(const at::Tensor& dst, const at::Tensor& src, bool non_blocking) {
   if (dst.numel() == 0 || clone_storage(dst, src)) return;
-  if (src.is_neg() || src.is_conj())
-    return copy_elements(dst, src.resolve_conj().resolve_neg(), non_blocking);
+  if (src.is_conj()) return copy_elements(dst, src.resolve_conj(), non_blocking);
+  if (src.is_neg() || dst.is_neg()) return copy_negated(dst, src, non_blocking);
   for (const at::Tensor* t : {&dst, &src})
     TORCH_CHECK(t->device().type() == kSpyre || t->is_cpu(),
                 "Unsupported copy types: spyre tensors exchange data with cpu and spyre tensors, not with ",

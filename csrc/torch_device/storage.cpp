@@ -150,7 +150,8 @@ class Allocator final : public c10::DeviceAllocator {
     rt::Memory& m = rt::card(device).memory();
     const rt::MemoryStats s = m.stats();
     const auto tensors = static_cast<std::uint64_t>(s.reserved_bytes.current);
-    return {std::min(m.limit() - std::min(tensors, m.limit()), rt::kCapacity - tensors - s.programs_bytes), m.limit()};
+    return {std::min(m.limit() - std::min(tensors, m.limit()), rt::kCapacity - tensors - s.programs_bytes),
+            m.limit()};
   }
 };
 

@@ -263,3 +263,40 @@ def test_storage_resize():
     x.untyped_storage().resize_(32)
     x.copy_(torch.arange(8.0))
     assert x.tolist() == list(range(8))
+
+
+NEGATED = {
+    "clone": lambda n: n.clone(),
+    "copy from": lambda n: torch.zeros(6, device=n.device).copy_(n),
+    "copy to the host": lambda n: torch.zeros(6).copy_(n),
+    "copy into": lambda n: n.copy_(torch.arange(6.0, device=n.device)),
+    "copy into from the host": lambda n: n.copy_(torch.arange(6.0)),
+    "copy into from integers": lambda n: n.copy_(torch.arange(6, device=n.device)),
+    "copy between": lambda n: torch._neg_view(torch.zeros(6, device=n.device)).copy_(n),
+    "to half": lambda n: n.half(),
+    "resolve": lambda n: n.resolve_neg(),
+    "add": lambda n: n + 1,
+    "add in place": lambda n: n.add_(1),
+    "fill": lambda n: n.fill_(3),
+    "slice": lambda n: n[2:5] * 2,
+    "read": lambda n: torch.tensor(n.tolist()),
+}
+
+
+@pytest.mark.parametrize("name", NEGATED)
+@pytest.mark.parametrize("mode", ["strict", "fused"])
+def test_views_that_negate(name, mode):
+    """A view with the negative bit holds what its storage does not: copies turn the sign, on either side."""
+    host = torch._neg_view(torch.arange(6.0) - 2)
+    base = (torch.arange(6.0) - 2).to("spyre")
+    with torch.spyre.use_eager_mode(mode):
+        found = NEGATED[name](torch._neg_view(base))
+        expected = NEGATED[name](host)
+        assert torch.equal(found.cpu().resolve_neg(), expected.resolve_neg())
+        assert torch.equal(torch._neg_view(base).cpu(), host.resolve_neg())  # what was written lies behind the view too
+
+
+def test_a_view_that_negates_prints_and_moves():
+    negated = torch._neg_view(torch.arange(3.0, device="spyre"))
+    assert repr(negated) == "tensor([-0., -1., -2.], device='spyre:0')"
+    assert torch._neg_view(torch.arange(3.0)).to("spyre").tolist() == [0, -1, -2]

@@ -2,9 +2,11 @@
 
 import logging
 import math
+import re
 
 import pytest
 import torch
+import torch.nn.functional as F
 from helpers import DF16_HALF_STEP, half
 
 from torch_loom import arch
@@ -91,3 +93,29 @@ def test_a_norm_that_reads_the_product_from_lx_leaves_the_product_its_best_divis
     assert not rows_pay(512, 768, 768, 1, 32, LX_BUDGET, "spyre", True)
     assert rows_pay(64, 96, 64, 1, 32, LX_BUDGET, "spyre", True)  # a launch costs more than the better division gives
     assert rows_pay(1 << 17, 384, 384, 1, 32, LX_BUDGET, "spyre", True)  # 100 MB do not fit
+
+
+def _two_products(x, w, v):
+    return F.layer_norm(F.layer_norm(x, (x.shape[1],)) @ w, (w.shape[1],)) @ v
+
+
+@pytest.mark.parametrize("m, rows", [(512, True), (1, False), (70, None)])
+def test_the_clock_decides_where_rows_kept_in_lx_stay(m, rows, caplog):
+    args = [half(m, 512), half(512, 512, seed=1, scale=0.05), half(512, 512, seed=2, scale=0.05)]
+    placed = [a.to("spyre") for a in args]
+    expected = _two_products(*(a.cpu().float() for a in placed))
+    times = []
+    for searched in (True, False):
+        torch._dynamo.reset()
+        anew = torch._inductor.config.patch(force_disable_caches=True)
+        log = caplog.at_level(logging.DEBUG, logger="torch_loom.inductor.homes")
+        with anew, log, config.patch(work_division=searched, fusion=False):
+            fn = torch.compile(_two_products, dynamic=False)
+            fn(*placed)
+            with recorded_launches() as records:
+                out = fn(*placed).cpu()
+        times.append(sum(row.modelled_us for row in launch_rows(records, CHIP)))
+        torch.testing.assert_close(out.float(), expected, rtol=2 * DF16_HALF_STEP, atol=6e-3)
+    assert times[0] <= 1.01 * times[1]
+    found = re.findall(r"kept: (\d+) ns, searched: (\d+) ns", caplog.text)
+    assert found and (rows is None or rows in [int(over_rows) < int(searched) for over_rows, searched in found])

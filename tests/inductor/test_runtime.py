@@ -265,3 +265,10 @@ def test_equal_kernels_on_inputs_and_intermediates_check_their_own_layouts():
     assert torch.equal(on_device.cpu(), held * 2)
     outer = held.float()[:, None] * held.float()[None]
     torch.testing.assert_close(c.cpu().float(), outer.sum(0) * 2, rtol=2.0**-8, atol=1e-2)
+
+
+def test_a_cache_folder_that_cannot_be_made_is_named(monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("TORCH_LOOM_CACHE_DIR", str(tmp_path / "file"))
+    with pytest.raises(RuntimeError, match="no kernel can be kept in .*file/kernels .*TORCH_LOOM_CACHE_DIR"):
+        runtime.cache_dir()

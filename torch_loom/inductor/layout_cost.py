@@ -12,13 +12,14 @@ import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import sympy
 
 from ..arch import Chip
 from .access import Geometry, format_of, geometry, resolve, rows_of
 from .attention import CONTRACTIONS
-from .compat import SchedulerNode, buffer_of, crossing, graph_input, private_buffers, static_inputs
+from .compat import SchedulerNode, buffer_of, crossing, graph_input, static_inputs
 from .domain import Dim, Misaligned, hint
 from .errors import Unsupported
 from .layouts import PUBLIC, Factor, Run, candidates, chosen_layouts, judged, solve, with_gain
@@ -26,6 +27,9 @@ from .plan import LANE_BLOCK, align, common_dims, groups, touched_buffers
 from .rates import ceil, chip_of, ddr_cycles
 from .record import Touch
 from .runtime import chip_name
+
+if TYPE_CHECKING:
+    from .layout_trial import Trial
 
 log = logging.getLogger(__name__)
 
@@ -181,11 +185,9 @@ def _bytes(g: Geometry) -> int:
     return int(rows * ceil(hint(g.dims[-1].extent), g.format.per_stick) * 128) if g.dims else 128
 
 
-def lay_out(kernels: Sequence[tuple[list[SchedulerNode], set[str]]], cores: int) -> None:
+def lay_out(kernels: Sequence[tuple[list[SchedulerNode], set[str]]], private: set[str], trial: Trial) -> None:
     """Choose the layouts of the current graph's buffers; ``kernels`` are nodes that share one, with the buffers that
-    live only inside."""
-    private = set(private_buffers([n for nodes, _ in kernels for n in nodes]))
-    private -= set().union(*(removed for _, removed in kernels))
+    live only inside; only ``private`` buffers may lie otherwise than by default."""
     options = _options(kernels, private) | _options_of_parameters(kernels)
     factors, steps = [], []
     for step, (nodes, removed) in enumerate(kernels):
@@ -200,9 +202,6 @@ def lay_out(kernels: Sequence[tuple[list[SchedulerNode], set[str]]], cores: int)
     wanted = with_gain(solve(options, factors), options, factors)
     wanted = {b: run for b, run in wanted.items() if run != options[b][0]}
     if wanted:
-        from .layout_trial import Trial
-
-        trial = Trial(kernels, private, cores)
         users = {b: [s for s, f in zip(steps, factors, strict=True) if b in f.buffers] for b in wanted}
         chosen_layouts().update(judged(wanted, users, len(kernels), trial.ns))
 

@@ -18,6 +18,7 @@ from .compat import SchedulerNode, host_scalar, number_kind
 from .domain import hint
 from .errors import Unsupported
 from .generate import Written, write_kernel
+from .homes import dividing
 from .job import LoomJob
 from .jobs import device_bytes
 from .layouts import Run, using
@@ -60,13 +61,23 @@ class Trial:
 
     def __init__(self, kernels: Sequence[tuple[list[SchedulerNode], set[str]]], private: set[str], cores: int) -> None:
         self.kernels, self.private, self.cores = kernels, private, cores
-        self.known: dict[tuple[Any, ...], _Kernel] = {}
+        self.known: dict[tuple[Any, ...], Written] = {}
+        self.built: dict[int, _Kernel] = {}
 
-    def ns(self, steps: Sequence[int], choice: Mapping[str, Run]) -> float:
-        """Modelled time of the kernels ``steps`` in a row; infinite if one cannot be built."""
-        with using(choice):
+    def text(self, step: int, choice: Mapping[str, Run], homes: frozenset[str]) -> str | None:
+        """A kernel under a choice of layouts and of products divided over rows (``homes.py``); None if it cannot be
+        built."""
+        with using(choice), dividing(homes):
             try:
-                found = [self._kernel(s, choice) for s in steps]
+                return self._written(step, choice, homes).text
+            except Unsupported:
+                return None
+
+    def ns(self, steps: Sequence[int], choice: Mapping[str, Run], homes: frozenset[str] = frozenset()) -> float:
+        """Modelled time of the kernels ``steps`` in a row; infinite if one cannot be built."""
+        with using(choice), dividing(homes):
+            try:
+                found = [self._kernel(s, choice, homes) for s in steps]
             except (ScheduleError, Unsupported) as reason:
                 log.debug("layouts %s: %s", dict(choice), reason)
                 return math.inf
@@ -87,12 +98,19 @@ class Trial:
             lx = config.residency and not options().public_outputs
             return LoomJob("trial", calls, lx).modelled_ns(numbers, tuple(hint(device_bytes(b)) for b in own))
 
-    def _kernel(self, step: int, choice: Mapping[str, Run]) -> _Kernel:
+    def _kernel(self, step: int, choice: Mapping[str, Run], homes: frozenset[str]) -> _Kernel:
+        written = self._written(step, choice, homes)
+        if id(written) not in self.built:
+            self.built[id(written)] = _Kernel(written, *timed_plan(written.text))
+        return self.built[id(written)]
+
+    def _written(self, step: int, choice: Mapping[str, Run], homes: frozenset[str]) -> Written:
         nodes, removed = self.kernels[step]
         used = touched_buffers(nodes)
-        key = (step, *sorted((b, run) for b, run in choice.items() if b in used))
+        home = not homes.isdisjoint(n.get_name() for n in nodes)
+        key = (step, home, *sorted((b, run) for b, run in choice.items() if b in used))
         if key not in self.known:
             written = write_kernel([nodes], removed, self.cores)
             assert written is not None
-            self.known[key] = _Kernel(written, *timed_plan(written.text))
+            self.known[key] = written
         return self.known[key]

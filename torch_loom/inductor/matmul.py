@@ -21,6 +21,7 @@ from .access import ceil_sticks, format_of, geometry
 from .division import LX_BUDGET, Contraction, Division, divide, explain, k_tile, share_axis
 from .domain import Dim, hint, product, typical
 from .footprint import sticks_of
+from .homes import at_home
 from .plan import KernelPlan, MatmulPlan, access_of, ends_alone, is_dot, planned
 from .runtime import chip_name
 
@@ -65,7 +66,7 @@ def _fitting(plan: KernelPlan, roles: MatmulPlan) -> tuple[MatmulPlan, Contracti
     for outer, step in _depths(roles):
         way = replace(roles, k=roles.k[outer:], k_outer=roles.k[:outer], k_block=step)
         shape = _contraction(plan, way)
-        ways = divide(shape, plan.cores, LX_BUDGET, chip_name(), config.work_division)
+        ways = divide(shape, plan.cores, LX_BUDGET, chip_name(), config.work_division and not at_home(plan.nodes))
         if ways[0].lx_bytes <= LX_BUDGET:
             break
     return way, shape, ways

@@ -67,10 +67,23 @@ def _tell(event: str, name: str) -> None:
 
 
 def cache_dir() -> Path:
-    """Folder of compiled kernels: ``TORCH_LOOM_CACHE_DIR`` or ``~/.cache/torch_loom``."""
+    """Folder of compiled kernels: ``TORCH_LOOM_CACHE_DIR`` or ``~/.cache/torch_loom``.
+
+    Raises RuntimeError where it cannot be made."""
     chosen = os.environ.get("TORCH_LOOM_CACHE_DIR")
     base = Path(chosen) if chosen else Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "torch_loom"
-    return base / "kernels"
+    return _made(base / "kernels")
+
+
+@cache
+def _made(folder: Path) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RuntimeError(
+            f"no kernel can be kept in {folder} ({error.strerror}); set TORCH_LOOM_CACHE_DIR to a folder"
+        ) from None
+    return folder
 
 
 @cache

@@ -27,6 +27,7 @@ from .compat import (
     lines_of,
     on_device,
     origins_of,
+    private_buffers,
     sizevars,
 )
 from .division import LX_BUDGET, joint_pays, rows_pay
@@ -220,15 +221,22 @@ class LoomScheduling(BaseScheduling):
         self.free_buffers_in_scheduler()
 
     def _lay_out(self) -> None:
-        """Choose the layouts of buffers between kernels, now that it is known which nodes share one."""
-        if not settings.layout_choice:
-            return
+        """Choose the layouts of buffers between kernels, now that it is known which nodes share one, and which products
+        are divided so that rows stay where LX keeps them."""
+        from .homes import choose_homes
         from .layout_cost import lay_out
+        from .layout_trial import Trial
 
         assert self.scheduler is not None
         parts = [nodes for n in self.scheduler.nodes if on_device(n) and (nodes := flatten(n))]
         gone = set(V.graph.removed_buffers)
-        lay_out([(nodes, set(local_kernel(nodes).removed_buffers) | gone) for nodes in parts], core_count())
+        kernels = [(nodes, set(local_kernel(nodes).removed_buffers) | gone) for nodes in parts]
+        private = set(private_buffers([n for nodes in parts for n in nodes]))
+        private -= set().union(*(removed for _, removed in kernels))
+        trial = Trial(kernels, private, core_count())
+        if settings.layout_choice:
+            lay_out(kernels, private, trial)
+        choose_homes(parts, private, trial)
 
     def _awaits(self, nodes: list[SchedulerNode]) -> bool:
         """May the next kernel take what these nodes make without a buffer between them? Then it is waited for."""
