@@ -79,10 +79,11 @@ def test_hidden_layer_as_right_operand_or_used_twice_is_stored():
 
 @pytest.mark.parametrize("grid, tile", [((2, 3), (48, 64)), ((1, 4), (132, 128)), ((5, 1), (16, 256))])
 def test_cores_share_the_hidden_layer(monkeypatch, grid, tile):
-    from torch_loom.inductor import chain, scheduling
+    from torch_loom.inductor import chain, chain_trial, scheduling
 
     monkeypatch.setattr(chain, "chained", lambda *_: Chained(1.0, *grid, *tile, 0))
     monkeypatch.setattr(scheduling, "rows_pay", lambda *_: True)
+    monkeypatch.setattr(chain_trial, "judged", lambda *_: chain_trial.Verdict(True))
     m, k, h, n = 132 if tile[0] == 132 else 73, 70, 768 if tile[1] == 64 else 1024, 100
     args = half(m, k), *weights(k, h, n), half(m, n, seed=7)
     norm = (n,)
@@ -112,3 +113,19 @@ def test_cost_refuses_what_lx_cannot_hold_or_weights_would_pass_by_too_often():
     assert not chain_pays(layers, way, 32, 1_600_000, "spyre")
     layers, way = cost(4096, 384, 1536, 384)
     assert way is not None and chain_pays(layers, way, 32, 1_600_000, "spyre")
+
+
+@pytest.mark.parametrize(
+    "sizes, kernels", [((1024, 768, 3072, 768), 2), ((128, 384, 1536, 384), 1), ((70, 96, 256, 33), None)]
+)
+def test_the_clock_decides_about_chains_whose_layer_lx_could_keep(sizes, kernels):
+    m, k, h, n = sizes
+    args = half(m, k), *weights(k, h, n)
+    us = []
+    for patch in ({}, {"chains": False}, {"ring_sums": False}):
+        with config.patch(patch):
+            out, expected, rows = run(mlp, *args)
+        torch.testing.assert_close(out, expected, rtol=2.0**-9, atol=6 * 2.0**-10)
+        us.append(sum(row.modelled_us for row in rows))
+        assert kernels is None or patch or len(rows) == kernels
+    assert us[0] <= 1.01 * min(us)

@@ -117,5 +117,5 @@ def test_the_clock_decides_where_rows_kept_in_lx_stay(m, rows, caplog):
         times.append(sum(row.modelled_us for row in launch_rows(records, CHIP)))
         torch.testing.assert_close(out.float(), expected, rtol=2 * DF16_HALF_STEP, atol=6e-3)
     assert times[0] <= 1.01 * times[1]
-    found = re.findall(r"kept: (\d+) ns, searched: (\d+) ns", caplog.text)
+    found = re.findall(r"over rows: (\d+) ns, searched: (\d+) ns", caplog.text)
     assert found and (rows is None or rows in [int(over_rows) < int(searched) for over_rows, searched in found])

@@ -43,7 +43,7 @@ class Chain:
 
 
 def plan_chain(
-    first: list[SchedulerNode], second: list[SchedulerNode], cores: int, removed: set[str], extra: int
+    first: list[SchedulerNode], second: list[SchedulerNode], cores: int, removed: set[str], extra: int, ring: bool
 ) -> Chain | None:
     """Plan both products for one kernel; None where their loops do not fit together."""
     hidden = link(first, second)
@@ -63,7 +63,7 @@ def plan_chain(
     if reads != {sympy.expand(m.symbol * k.extent + k.symbol)}:
         return None
     b.record.touches = [t for t in b.record.touches if t.name != hidden]
-    way = chain_way(layers(first, second, extra), cores)
+    way = chain_way(layers(first, second, extra), cores, ring)
     if way is None:
         return None
     whole = m.extent.is_Integer and way.m_block >= int(m.extent)
@@ -92,9 +92,10 @@ def layers(first: Sequence[SchedulerNode], second: Sequence[SchedulerNode], extr
     return Layers(hint(m), int(k), int(h), int(n), len(dots[0]), _operations(first), extra)
 
 
-def chain_way(c: Layers | None, cores: int) -> Chained | None:
-    """The fastest way to run both layers as one kernel; None if LX is too small."""
-    return None if c is None else chained(c, cores, LX_BUDGET, chip_name(), config.ring_sums)
+def chain_way(c: Layers | None, cores: int, ring: bool = True) -> Chained | None:
+    """The fastest way to run both layers as one kernel; None if LX is too small. Without ``ring`` no core shares its
+    rows."""
+    return None if c is None else chained(c, cores, LX_BUDGET, chip_name(), config.ring_sums and ring)
 
 
 def _operations(nodes: Sequence[SchedulerNode]) -> float:

@@ -25,11 +25,13 @@ class Written:
     scalars: tuple[str, ...]
 
 
-def write_kernel(parts: Sequence[list[SchedulerNode]], removed: set[str], cores: int) -> Written | None:
+def write_kernel(
+    parts: Sequence[list[SchedulerNode]], removed: set[str], cores: int, ring: bool = True
+) -> Written | None:
     """The kernel of one list of nodes, or of a chain of two; None if two do not fit together. Buffers in ``removed``
-    live only inside. Raises Unsupported."""
+    live only inside. Cores share the hidden layer of a chain only with ``ring``. Raises Unsupported."""
     if len(parts) > 1:
-        chain = plan_chain(parts[0], parts[1], cores, removed, 1)
+        chain = plan_chain(parts[0], parts[1], cores, removed, 1, ring)
         if chain is None:
             return None
         plans = [chain.first, chain.second]

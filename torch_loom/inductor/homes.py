@@ -1,8 +1,9 @@
 """Products whose operands or results are kept in LX: divided so that rows stay where they are, if that is faster.
 
 The search of ``division.py`` takes operands from DDR. Where LX keeps them between kernels (``residency.py``) the cores
-that made the rows also hold them, and a division over rows alone moves nothing but the other operand. Which of the two
-is faster depends on what surrounds a product, so the clock decides: it runs both among the kernels around them.
+that made the rows also hold them: a division over rows alone moves nothing but the other operand, and one in which no
+cores share K exchanges nothing. What is fastest depends on what surrounds a product, so the clock decides: it runs all
+of them among the kernels around.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -27,23 +29,40 @@ log = logging.getLogger(__name__)
 # Kernels between the one that makes an operand and the product, at most, for the operand to be in LX when it is timed.
 MAX_DISTANCE = 8
 
-_at_home: WeakKeyDictionary[Any, frozenset[str]] = WeakKeyDictionary()
+
+class Way(Enum):
+    """A division other than the one that the search of ``division.py`` finds."""
+
+    ROWS = "over rows"
+    WHOLE_K = "without shares of K"
 
 
-def at_home(nodes: Sequence[SchedulerNode]) -> bool:
-    """Is the product of these nodes divided over its rows only?"""
-    return not _at_home.get(V.graph, frozenset()).isdisjoint(n.get_name() for n in nodes)
+# Products by name, with the way that each is divided.
+Homes = frozenset[tuple[str, Way]]
+
+_chosen: WeakKeyDictionary[Any, Homes] = WeakKeyDictionary()
+
+
+def homes() -> Homes:
+    """Products of the current graph that are divided otherwise than the search says."""
+    return _chosen.get(V.graph, frozenset())
+
+
+def way_of(nodes: Sequence[SchedulerNode], among: Homes) -> Way | None:
+    """How the product of these nodes is divided; None: as the search says."""
+    names = {n.get_name() for n in nodes}
+    return next((way for name, way in among if name in names), None)
 
 
 @contextmanager
-def dividing(products: frozenset[str]) -> Iterator[None]:
-    """Divide the products of these names, of the current graph, over their rows for a while."""
-    before = _at_home.get(V.graph, frozenset())
-    _at_home[V.graph] = products
+def dividing(products: Homes) -> Iterator[None]:
+    """Divide products of the current graph in these ways for a while."""
+    before = homes()
+    _chosen[V.graph] = products
     try:
         yield
     finally:
-        _at_home[V.graph] = before
+        _chosen[V.graph] = before
 
 
 def choose_homes(kernels: Sequence[list[SchedulerNode]], private: set[str], trial: Trial) -> None:
@@ -53,8 +72,8 @@ def choose_homes(kernels: Sequence[list[SchedulerNode]], private: set[str], tria
     if not (config.work_division and config.residency) or options().public_outputs:
         return
     choice = dict(chosen_layouts())
-    known: dict[str, bool] = {}
-    kept: frozenset[str] = frozenset()
+    known: dict[str, Way | None] = {}
+    kept: Homes = frozenset()
     for step, nodes in enumerate(kernels):
         name = next((n.get_name() for n in nodes if is_dot(n)), None)
         read = touched_buffers(nodes)
@@ -67,23 +86,33 @@ def choose_homes(kernels: Sequence[list[SchedulerNode]], private: set[str], tria
             made = [s for s, n in enumerate(kernels[:step]) if not private.isdisjoint(_made(n) & read)]
             first = min((s for s in made if step - s <= MAX_DISTANCE), default=step)
             steps = range(min(first, max(step - 1, 0)), min(step + 2, len(kernels)))
-            known[searched] = _faster(trial, step, steps, choice, kept, name)
-        if known.get(searched):
-            kept |= {name}
-    _at_home[V.graph] = kept
+            known[searched] = _fastest(trial, step, steps, choice, kept, name)
+        way = known.get(searched)
+        if way is not None:
+            kept |= {(name, way)}
+    _chosen[V.graph] = kept
 
 
 def _made(nodes: Sequence[SchedulerNode]) -> set[str]:
     return {b for n in nodes for b in n.get_buffer_names()}
 
 
-def _faster(
-    trial: Trial, step: int, steps: Sequence[int], choice: Mapping[str, Run], kept: frozenset[str], name: str
-) -> bool:
-    """Is kernel ``step``, the product ``name``, faster over its rows, timed among the kernels ``steps``?"""
-    homes = kept | {name}
-    if trial.text(step, choice, homes) == trial.text(step, choice, kept):
-        return False
-    before, after = (trial.ns(steps, choice, h) for h in (kept, homes))
-    log.debug("%s divided over rows where they are kept: %.0f ns, searched: %.0f ns", name, after, before)
-    return after < before
+def _fastest(
+    trial: Trial, step: int, steps: Sequence[int], choice: Mapping[str, Run], kept: Homes, name: str
+) -> Way | None:
+    """The fastest way of kernel ``step``, the product ``name``, timed among the kernels ``steps``; None: as searched."""
+    texts = [trial.text(step, choice, kept)]
+    best, least = None, None
+    for way in Way:
+        others = kept | {(name, way)}
+        text = trial.text(step, choice, others)
+        if text in texts:
+            continue
+        texts.append(text)
+        if least is None:
+            searched = least = trial.ns(steps, choice, kept)
+        ns = trial.ns(steps, choice, others)
+        log.debug("%s divided %s: %.0f ns, searched: %.0f ns", name, way.value, ns, searched)
+        if ns < least:
+            best, least = way, ns
+    return best

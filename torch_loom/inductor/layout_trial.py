@@ -18,7 +18,7 @@ from .compat import SchedulerNode, host_scalar, number_kind
 from .domain import hint
 from .errors import Unsupported
 from .generate import Written, write_kernel
-from .homes import dividing
+from .homes import Homes, dividing, way_of
 from .job import LoomJob
 from .jobs import device_bytes
 from .layouts import Run, using
@@ -63,8 +63,9 @@ class Trial:
         self.kernels, self.private, self.cores = kernels, private, cores
         self.known: dict[tuple[Any, ...], Written] = {}
         self.built: dict[int, _Kernel] = {}
+        self.chains: dict[tuple[str | None, ...], bool | None] = {}  # see chain_trial.py
 
-    def text(self, step: int, choice: Mapping[str, Run], homes: frozenset[str]) -> str | None:
+    def text(self, step: int, choice: Mapping[str, Run], homes: Homes) -> str | None:
         """A kernel under a choice of layouts and of products divided over rows (``homes.py``); None if it cannot be
         built."""
         with using(choice), dividing(homes):
@@ -73,7 +74,7 @@ class Trial:
             except Unsupported:
                 return None
 
-    def ns(self, steps: Sequence[int], choice: Mapping[str, Run], homes: frozenset[str] = frozenset()) -> float:
+    def ns(self, steps: Sequence[int], choice: Mapping[str, Run], homes: Homes = frozenset()) -> float:
         """Modelled time of the kernels ``steps`` in a row; infinite if one cannot be built."""
         with using(choice), dividing(homes):
             try:
@@ -81,34 +82,55 @@ class Trial:
             except (ScheduleError, Unsupported) as reason:
                 log.debug("layouts %s: %s", dict(choice), reason)
                 return math.inf
-            made = {
-                b for k in found for b, a in zip(k.written.buffers, k.access, strict=True) if a != "r"
-            } & self.private
-            own: dict[str, int] = {}
-            numbers: list[float] = []
-            calls: list[Any] = []
-            for kernel in found:
-                arguments: list[tuple[str, int]] = []
-                for b in kernel.written.buffers:
-                    arguments.append(("own", own.setdefault(b, len(own))) if b in made else ("external", 0))
-                for n in kernel.numbers():
-                    arguments.append(("number", len(numbers)))
-                    numbers.append(n)
-                calls.append((kernel, arguments))
-            lx = config.residency and not options().public_outputs
-            return LoomJob("trial", calls, lx).modelled_ns(numbers, tuple(hint(device_bytes(b)) for b in own))
+            return self._ns(found)
 
-    def _kernel(self, step: int, choice: Mapping[str, Run], homes: frozenset[str]) -> _Kernel:
+    def chain_ns(self, step: int, removed: set[str], ring: bool, choice: Mapping[str, Run], homes: Homes) -> float:
+        """Modelled time of kernels ``step`` and the next one as a chain (``chain.py``), between their neighbours;
+        infinite if it cannot be built. ``removed`` are the buffers that live only inside of it."""
+        with using(choice), dividing(homes):
+            try:
+                parts = [self.kernels[s][0] for s in (step, step + 1)]
+                written = write_kernel(parts, removed, self.cores, ring)
+                if written is None:
+                    return math.inf
+                before = [self._kernel(s, choice, homes) for s in self.around(step) if s < step]
+                after = [self._kernel(s, choice, homes) for s in self.around(step) if s > step + 1]
+                found = [*before, _Kernel(written, *timed_plan(written.text)), *after]
+            except (ScheduleError, Unsupported) as reason:
+                log.debug("chain of kernels %d and %d: %s", step, step + 1, reason)
+                return math.inf
+            return self._ns(found)
+
+    def around(self, step: int) -> range:
+        """Kernel ``step``, the next one and what stands beside them."""
+        return range(max(step - 1, 0), min(step + 3, len(self.kernels)))
+
+    def _ns(self, found: Sequence[_Kernel]) -> float:
+        made = {b for k in found for b, a in zip(k.written.buffers, k.access, strict=True) if a != "r"} & self.private
+        own: dict[str, int] = {}
+        numbers: list[float] = []
+        calls: list[Any] = []
+        for kernel in found:
+            arguments: list[tuple[str, int]] = []
+            for b in kernel.written.buffers:
+                arguments.append(("own", own.setdefault(b, len(own))) if b in made else ("external", 0))
+            for n in kernel.numbers():
+                arguments.append(("number", len(numbers)))
+                numbers.append(n)
+            calls.append((kernel, arguments))
+        lx = config.residency and not options().public_outputs
+        return LoomJob("trial", calls, lx).modelled_ns(numbers, tuple(hint(device_bytes(b)) for b in own))
+
+    def _kernel(self, step: int, choice: Mapping[str, Run], homes: Homes) -> _Kernel:
         written = self._written(step, choice, homes)
         if id(written) not in self.built:
             self.built[id(written)] = _Kernel(written, *timed_plan(written.text))
         return self.built[id(written)]
 
-    def _written(self, step: int, choice: Mapping[str, Run], homes: frozenset[str]) -> Written:
+    def _written(self, step: int, choice: Mapping[str, Run], homes: Homes) -> Written:
         nodes, removed = self.kernels[step]
         used = touched_buffers(nodes)
-        home = not homes.isdisjoint(n.get_name() for n in nodes)
-        key = (step, home, *sorted((b, run) for b, run in choice.items() if b in used))
+        key = (step, way_of(nodes, homes), *sorted((b, run) for b, run in choice.items() if b in used))
         if key not in self.known:
             written = write_kernel([nodes], removed, self.cores)
             assert written is not None

@@ -21,7 +21,7 @@ from .access import ceil_sticks, format_of, geometry
 from .division import LX_BUDGET, Contraction, Division, divide, explain, k_tile, share_axis
 from .domain import Dim, hint, product, typical
 from .footprint import sticks_of
-from .homes import at_home
+from .homes import Way, homes, way_of
 from .plan import KernelPlan, MatmulPlan, access_of, ends_alone, is_dot, planned
 from .runtime import chip_name
 
@@ -66,7 +66,8 @@ def _fitting(plan: KernelPlan, roles: MatmulPlan) -> tuple[MatmulPlan, Contracti
     for outer, step in _depths(roles):
         way = replace(roles, k=roles.k[outer:], k_outer=roles.k[:outer], k_block=step)
         shape = _contraction(plan, way)
-        ways = divide(shape, plan.cores, LX_BUDGET, chip_name(), config.work_division and not at_home(plan.nodes))
+        search = config.work_division and way_of(plan.nodes, homes()) is not Way.ROWS
+        ways = divide(shape, plan.cores, LX_BUDGET, chip_name(), search)
         if ways[0].lx_bytes <= LX_BUDGET:
             break
     return way, shape, ways
@@ -164,6 +165,8 @@ def _rest(roles: MatmulPlan) -> int:
 def _k_unit(plan: KernelPlan, roles: MatmulPlan) -> int:
     """Elements of K by which cores may share it, 0 if they may not: whole sticks and whole steps of the outermost k
     dim, where every access is affine, since a share of a tile may lie behind its end."""
+    if way_of(plan.nodes, homes()) is Way.WHOLE_K:
+        return 0
     if not config.ring_sums or not roles.k or roles.k_outer or not all(d.extent.is_Integer for d in roles.k):
         return 0
     inner = math.prod(int(d.extent) for d in roles.k[1:])

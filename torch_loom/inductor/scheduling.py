@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sympy
 
@@ -36,6 +36,9 @@ from .errors import Unsupported
 from .options import current as options
 from .plan import REDUCED_ELEMENTS, align, flatten, groups, is_dot, link, planned, readers, same_left_operand
 from .runtime import chip_name
+
+if TYPE_CHECKING:
+    from .layout_trial import Trial
 
 
 def core_count() -> int:
@@ -73,6 +76,7 @@ class LoomScheduling(BaseScheduling):
         self.names: dict[tuple[Any, ...], str] = {}
         self.held: list[SchedulerNode] = []  # a product whose only reader comes next
         self.laid_out = False
+        self.trial: Trial | None = None
 
     def get_backend_features(self, device: Any) -> Any:
         # A reduction is never cut into two kernels: a tile holds its whole extent.
@@ -210,7 +214,8 @@ class LoomScheduling(BaseScheduling):
             self.laid_out = True
             self._lay_out()
         nodes, held, self.held = flatten(node), self.held, []
-        if held and not (self._chains(held, nodes) and self._generate([held, nodes])):
+        ring = self._chains(held, nodes) if held else None
+        if held and not (ring is not None and self._generate([held, nodes], ring)):
             self._generate([held])
             held = []
         if not held and self._awaits(nodes):
@@ -233,7 +238,7 @@ class LoomScheduling(BaseScheduling):
         kernels = [(nodes, set(local_kernel(nodes).removed_buffers) | gone) for nodes in parts]
         private = set(private_buffers([n for nodes in parts for n in nodes]))
         private -= set().union(*(removed for _, removed in kernels))
-        trial = Trial(kernels, private, core_count())
+        self.trial = trial = Trial(kernels, private, core_count())
         if settings.layout_choice:
             lay_out(kernels, private, trial)
         choose_homes(parts, private, trial)
@@ -243,30 +248,41 @@ class LoomScheduling(BaseScheduling):
         plain = any(is_dot(n) for n in nodes) and all(is_dot(n) for n in nodes if n.is_reduction())
         return settings.chains and plain and len(readers(nodes)) == 1
 
-    def _chains(self, first: list[SchedulerNode], second: list[SchedulerNode]) -> bool:
-        """Are the contraction of ``second`` and what ``first`` makes for it faster as one kernel?"""
+    def _chains(self, first: list[SchedulerNode], second: list[SchedulerNode]) -> bool | None:
+        """Whether cores share the hidden layer, where the contraction of ``second`` and what ``first`` makes for it are
+        faster as one kernel; else None."""
         dots = [next((n for n in part if is_dot(n)), None) for part in (first, second)]
         if link(first, second) is None or dots[0] is None or dots[1] is None:
-            return False
+            return None
         from .chain import chain_way, layers
 
         found = layers(first, second, 1)
         way = chain_way(found, core_count())
-        return found is not None and chain_pays(found, way, core_count(), LX_BUDGET, chip_name())
+        if found is None or way is None:
+            return None
+        if self.trial is not None and settings.residency and not options().public_outputs:
+            from .chain_trial import judged
 
-    def _generate(self, parts: list[list[SchedulerNode]]) -> bool:
-        """Generate and call the kernel of one list of nodes, or of a chain of two; False if two do not fit together."""
+            known = judged(self.trial, first, second, set(local_kernel([*first, *second]).removed_buffers))
+            if known is not None:
+                return known.ring
+        return True if chain_pays(found, way, core_count(), LX_BUDGET, chip_name()) else None
+
+    def _generate(self, parts: list[list[SchedulerNode]], ring: bool = True) -> bool:
+        """Generate and call the kernel of one list of nodes, or of a chain of two, which share the hidden layer between
+        cores only with ``ring``; False if two do not fit together."""
         nodes = [n for part in parts for n in part]
         try:
-            return self._generated(parts, nodes)
+            return self._generated(parts, nodes, ring)
         except Unsupported as error:
             raise error.within(origins_of(nodes)) from error.__cause__
 
-    def _generated(self, parts: list[list[SchedulerNode]], nodes: list[SchedulerNode]) -> bool:
+    def _generated(self, parts: list[list[SchedulerNode]], nodes: list[SchedulerNode], ring: bool) -> bool:
         from .generate import write_kernel
 
         kernel = local_kernel(nodes)
-        written = write_kernel(parts, set(kernel.removed_buffers) | set(V.graph.removed_buffers), core_count())
+        gone = set(kernel.removed_buffers) | set(V.graph.removed_buffers)
+        written = write_kernel(parts, gone, core_count(), ring)
         if written is None:
             return False
         arguments = list(written.buffers)
