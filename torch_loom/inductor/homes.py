@@ -100,7 +100,7 @@ def _made(nodes: Sequence[SchedulerNode]) -> set[str]:
 def _fastest(
     trial: Trial, step: int, steps: Sequence[int], choice: Mapping[str, Run], kept: Homes, name: str
 ) -> Way | None:
-    """The fastest way of kernel ``step``, the product ``name``, timed among the kernels ``steps``; None: as searched."""
+    """The fastest way of kernel ``step``, product ``name``, timed among the kernels ``steps``; None: as searched."""
     texts = [trial.text(step, choice, kept)]
     best, least = None, None
     for way in Way:
