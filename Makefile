@@ -110,7 +110,7 @@ $(STAMPS)/extra-%: $(STAMPS)/package
 	@touch $@
 
 $(STAMPS)/native: $(STAMPS)/package setup.py $(NATIVE)
-	@echo "building the native modules"
+	@echo "building the native modules (some minutes; progress in build/chip.log and build/device.log)"
 	@mkdir -p build
 	@for module in chip device; do \
 	  LOOM_EXT=$$module $(BIN)/python setup.py --quiet build_ext --inplace --build-temp build/$$module \

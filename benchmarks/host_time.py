@@ -10,7 +10,7 @@ import torch
 import torch_loom  # noqa: F401  registers the device
 
 
-def per_call(work: Callable[[], object], calls: int, rounds: int = 7) -> float:
+def per_call(work: Callable[[], object], calls: int, rounds: int = 25) -> float:
     """Microseconds until a call returns: best of several rounds after a first call, the queue empty before each."""
     work()
     best = float("inf")
