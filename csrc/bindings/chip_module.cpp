@@ -22,6 +22,16 @@ using ProgramPtr = std::shared_ptr<const Program>;
 /// pybind11 holds non-const objects; programs are only ever read.
 struct ProgramHandle {
   ProgramPtr program;
+  std::shared_ptr<const Corrector> corrector;
+
+  explicit ProgramHandle(ProgramPtr p)
+      : program(std::move(p)), corrector(std::make_shared<Corrector>(program)) {}
+
+  std::vector<std::int64_t> table(std::span<const ArgValue> values) const {
+    std::vector<std::int64_t> words(table_words(*program));
+    corrector->correct(values, words);
+    return words;
+  }
 };
 
 std::vector<ArgValue> arguments(const Program& p, const py::sequence& args) {
@@ -53,12 +63,6 @@ std::vector<ArgValue> arguments(const Program& p, const py::sequence& args) {
     }
   }
   return values;
-}
-
-std::vector<std::int64_t> table_of(const Program& p, std::span<const ArgValue> values) {
-  std::vector<std::int64_t> table(table_words(p));
-  correct(p, values, table);
-  return table;
 }
 
 /// A machine with a DDR of its own, reserved at device address 0 and committed where it is touched.
@@ -102,7 +106,7 @@ class PyMachine {
   void run(const ProgramHandle& handle, const py::sequence& args) {
     const ProgramPtr program = handle.program;
     const auto values = arguments(*program, args);
-    const auto table = table_of(*program, values);
+    const auto table = handle.table(values);
     py::gil_scoped_release unlocked;
     machine_->run(*program, table, values);
   }
@@ -161,7 +165,7 @@ PYBIND11_MODULE(_chip, m) {
   m.def(
       "table",
       [](const ProgramHandle& h, const py::sequence& args) {
-        const auto table = table_of(*h.program, arguments(*h.program, args));
+        const auto table = h.table(arguments(*h.program, args));
         return py::array_t<std::int64_t>(static_cast<py::ssize_t>(table.size()), table.data());
       },
       py::arg("program"), py::arg("args"),
@@ -192,7 +196,7 @@ PYBIND11_MODULE(_chip, m) {
       "time",
       [](const ProgramHandle& h, const py::sequence& args, const ClockParams& params) {
         const auto values = arguments(*h.program, args);
-        const auto table = table_of(*h.program, values);
+        const auto table = h.table(values);
         py::gil_scoped_release unlocked;
         return time(*h.program, table, params, values);
       },
@@ -205,7 +209,7 @@ PYBIND11_MODULE(_chip, m) {
       "trace",
       [](const ProgramHandle& h, const py::sequence& args, const ClockParams& params, std::size_t max_spans) {
         const auto values = arguments(*h.program, args);
-        const auto table = table_of(*h.program, values);
+        const auto table = h.table(values);
         Trace found;
         {
           py::gil_scoped_release unlocked;

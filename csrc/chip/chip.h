@@ -2,10 +2,12 @@
 // No torch, no Python. All addresses are device byte addresses (segment * 16 GiB + offset).
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -68,6 +70,32 @@ std::size_t table_words(const Program&);
 /// Host part of a launch: check arguments and guards, evaluate every slot into `table`.
 /// No allocation on the success path. Throws Error (SC-E11..E14, E17) naming the argument.
 void correct(const Program&, std::span<const ArgValue> args, std::span<std::int64_t> table);
+
+/// The same for a program that is launched again and again. It keeps the tables of the last kTables sets of
+/// numbers (sizes and scalars): a launch with one of them only shifts what addresses are summands of and
+/// evaluates what depends on addresses otherwise. Refuses what `correct` refuses, but for an overflow within
+/// a sum that later terms take back. Thread-safe.
+class Corrector {
+ public:
+  static constexpr std::size_t kTables = 4;
+  explicit Corrector(std::shared_ptr<const Program>);
+  ~Corrector();
+  Corrector(const Corrector&) = delete;
+  Corrector& operator=(const Corrector&) = delete;
+  void correct(std::span<const ArgValue> args, std::span<std::int64_t> table) const;
+
+ private:
+  struct Table;
+  struct Rules;
+  std::shared_ptr<const Table> known(const std::vector<std::int64_t>& symbols) const;
+  bool move(const Table& from, const std::vector<std::int64_t>& symbols, std::span<std::int64_t> table) const;
+
+  std::shared_ptr<const Program> program_;
+  std::unique_ptr<const Rules> rules_;
+  mutable std::mutex mutex_;
+  mutable std::array<std::shared_ptr<const Table>, kTables> tables_;
+  mutable std::size_t oldest_ = 0;
+};
 
 /// Single-precision GEMM, BLAS calling convention (column major, Fortran).
 using Sgemm = void (*)(const char*, const char*, const int*, const int*, const int*, const float*,

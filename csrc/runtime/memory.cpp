@@ -95,6 +95,10 @@ std::uint64_t Memory::held() const {
   return static_cast<std::uint64_t>(stats_.reserved_bytes.current) + stats_.programs_bytes;
 }
 
+std::uint64_t Memory::capacity(Arena arena) const {
+  return limit_ != 0 && arena == Arena::Tensors ? std::min(limit_, kCapacity) : kCapacity;
+}
+
 void Memory::reclaim() {
   auto done = [&](const Pending& p) {
     return std::all_of(p.after.begin(), p.after.end(),
@@ -115,7 +119,7 @@ std::uint64_t Memory::allocate(std::uint64_t bytes, Arena arena) {
   if (!pending_.empty()) reclaim();
   Pool& pool = pools_[static_cast<int>(arena)];
   const auto tensors = static_cast<std::uint64_t>(stats_.reserved_bytes.current);
-  const bool limited = limit_ != 0 && arena == Arena::Tensors && tensors + rounded > limit_;
+  const bool limited = arena == Arena::Tensors && tensors + rounded > capacity(arena);
   std::uint64_t address = 0;
   if (limited || held() + rounded > kCapacity || !take(pool, rounded, &address)) refuse(bytes, arena);
   pool.live[address] = {rounded, bytes};
@@ -170,8 +174,6 @@ void Memory::trim() {
 void Memory::refuse(std::uint64_t bytes, Arena arena) {
   ++stats_.ooms;
   const Pool& pool = pools_[static_cast<int>(arena)];
-  const std::uint64_t capacity =
-      limit_ != 0 && arena == Arena::Tensors ? std::min(limit_, kCapacity) : kCapacity;
   const std::uint64_t largest = pool.by_size.empty() ? 0 : pool.by_size.rbegin()->first;
   std::map<std::uint64_t, std::uint64_t> counts;
   for (const auto& [address, block] : pool.live) ++counts[block.bytes];
@@ -181,7 +183,7 @@ void Memory::refuse(std::uint64_t bytes, Arena arena) {
   std::string text =
       "Spyre out of memory. Tried to allocate " + readable(bytes) +
       (arena == Arena::Programs ? " for a program" : "") + " on card " + std::to_string(card_) +
-      ": capacity " + readable(capacity) + ", held by tensors " +
+      ": capacity " + readable(capacity(arena)) + ", held by tensors " +
       readable(static_cast<std::uint64_t>(stats_.allocated_bytes.current)) + ", waiting for streams " +
       readable(held() - stats_.programs_bytes - static_cast<std::uint64_t>(stats_.allocated_bytes.current)) +
       ", programs " + readable(stats_.programs_bytes) + ", largest free block " + readable(largest) + ".";
@@ -199,7 +201,7 @@ void Memory::set_limit(std::uint64_t bytes) {
 
 std::uint64_t Memory::limit() const {
   const std::lock_guard lock(mutex_);
-  return limit_ != 0 ? std::min(limit_, kCapacity) : kCapacity;
+  return capacity(Arena::Tensors);
 }
 
 MemoryStats Memory::stats() const {

@@ -113,6 +113,7 @@ class Memory {
   void reclaim();
   [[noreturn]] void refuse(std::uint64_t bytes, Arena arena);
   std::uint64_t held() const;
+  std::uint64_t capacity(Arena arena) const;
 
   int card_;
   Passed passed_;

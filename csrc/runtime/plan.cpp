@@ -197,6 +197,7 @@ std::shared_ptr<Plan> Plan::prepare(Card& card, std::span<const std::uint8_t> im
   } catch (const chip::Error& e) {
     throw LaunchError(describe(*plan, e.what(), nullptr));
   }
+  plan->corrector_.emplace(plan->program_);
   plan->args_ = &chip::args_of(*plan->program_);
   if (plan->name_.empty()) plan->name_ = chip::name_of(*plan->program_);
   return plan;
@@ -209,7 +210,7 @@ std::string Plan::image() const {
 std::vector<std::int64_t> Plan::table(std::span<const chip::ArgValue> args) const {
   std::vector<std::int64_t> out(chip::table_words(*program_));
   try {
-    chip::correct(*program_, args, out);
+    corrector_->correct(args, out);
   } catch (const chip::Error& e) {
     throw LaunchError(describe(*this, e.what(), nullptr));
   }
@@ -259,7 +260,7 @@ class Launcher {
     if (logged) p->stages = std::make_shared<StageTimes>();
     try {
       const StageTimer timer(*p, 0);
-      chip::correct(*plan->program_, p->args, p->table);
+      plan->corrector_->correct(p->args, p->table);
     } catch (const chip::Error& e) {
       const std::string text = describe(*plan, e.what(), origin);
       packets.give(p);

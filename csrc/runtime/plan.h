@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -62,6 +63,7 @@ class Plan : public std::enable_shared_from_this<Plan> {
   std::string name_;
   std::uint64_t address_ = 0, bytes_ = 0;
   std::shared_ptr<const chip::Program> program_;
+  std::optional<chip::Corrector> corrector_;  // of the program
   const std::vector<chip::ArgInfo>* args_ = nullptr;
   mutable std::mutex timing_mutex_;
   mutable std::map<Dims, double> timing_;

@@ -299,8 +299,31 @@ std::unique_ptr<Record> alias(Record& base, LayoutPtr layout, std::shared_ptr<vo
   return r;
 }
 
+std::uint64_t fresh_content() {
+  static std::atomic<std::uint64_t> next{1};
+  return next.fetch_add(1, std::memory_order_relaxed);
+}
+
+namespace {
+
+/// The record that owns the block.
+template <typename R>
+R& owner_of(R& record) {
+  return record.root != nullptr ? *record.root : record;
+}
+
+}  // namespace
+
+void note_write(Record& record) {
+  owner_of(record).content.store(fresh_content(), std::memory_order_relaxed);
+}
+
+std::uint64_t content_of(const Record& record) {
+  return owner_of(record).content.load(std::memory_order_relaxed);
+}
+
 void note_use(Record& record, std::uint64_t stream) {
-  Record& r = record.root != nullptr ? *record.root : record;
+  Record& r = owner_of(record);
   if (r.stream == stream || r.bytes == 0) return;
   const std::lock_guard lock(r.mutex);
   for (std::uint64_t s : r.streams)
@@ -360,6 +383,7 @@ void fulfil(Record& r, std::uint64_t stream) {
 }
 
 void take_block(Record& to, Record& from) {
+  note_write(to);
   to.address = from.address;
   to.stream = from.stream;
   to.streams = std::move(from.streams);

@@ -132,6 +132,9 @@ struct Promise {
   virtual ~Promise() = default;
 };
 
+/// A number that was never handed out before; thread-safe.
+std::uint64_t fresh_content();
+
 /// Everything about one storage of a tensor.
 struct Record {
   Card* card = nullptr;
@@ -152,6 +155,8 @@ struct Record {
   /// False while the block is only promised, or while work that the layer above holds back uses it.
   std::atomic<bool> settled{true};
   std::unique_ptr<Promise> promise;
+  /// Another number after each write: equal numbers mean equal content, also of two storages.
+  std::atomic<std::uint64_t> content{fresh_content()};
 
   std::uint8_t* base() const { return card->memory().host(address); }
   /// The token handed out as a pointer: unique, never dereferenceable, null for empty storages.
@@ -161,6 +166,11 @@ struct Record {
 
 /// Remembers that `stream` uses the record's block, so that freeing waits for it.
 void note_use(Record&, std::uint64_t stream);
+
+/// Remembers that the record's block gets another content.
+void note_write(Record&);
+/// Number of the content of the record's block, see Record::content.
+std::uint64_t content_of(const Record&);
 
 /// New storage record with undefined content.
 std::unique_ptr<Record> allocate(Card&, Dtype, LayoutPtr, std::uint64_t host_bytes, std::uint64_t stream);

@@ -39,6 +39,7 @@ chip::ArgValue buffer(const rt::Plan& plan, std::size_t i, PyObject* o, std::uin
                  "has device format " + std::string(rt::format_name(r.layout->format)) +
                      ", the kernel takes " + rt::format_name(static_cast<rt::Format>(plan.args()[i].elem)));
   rt::note_use(r, stream);
+  if (plan.args()[i].access & 2) rt::note_write(r);
   return {r.address, r.bytes, 0};
 }
 

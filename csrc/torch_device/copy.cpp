@@ -95,6 +95,7 @@ void move(const at::Tensor& dst, const at::Tensor& src, const rt::Side& to, cons
   rt::Stream& stream = rt::card(card).stream(id);
   note_use(dst, id);
   note_use(src, id);
+  if (to.layout != nullptr) rt::note_write(record_of(dst));
   keeper().release();
   if (to.layout != nullptr && from.layout != nullptr) {
     rt::count_copy(src.numel() * static_cast<std::int64_t>(src.itemsize()));
@@ -154,7 +155,8 @@ struct Image {
     view = at::from_blob(static_cast<std::uint8_t*>(buffer.data_ptr()) + (low - first * item), t.sizes(),
                          t.strides(), t.options().device(at::kCPU));
   }
-  void write_back(const rt::Record& r) const {
+  void write_back(rt::Record& r) const {
+    rt::note_write(r);
     const rt::Side from{
         static_cast<std::uint8_t*>(buffer.data_ptr()), nullptr, rt::host_phys(r.dtype), {1}, 0};
     rt::transfer({count}, side(r), from);

@@ -324,6 +324,7 @@ void Program::launch(const Step& step, const Call& call, c10::ArrayRef<at::Tenso
     if (a.buffer >= 0) {
       rt::Record& r = record_of(buffers[static_cast<std::size_t>(a.buffer)]);
       rt::note_use(r, stream);
+      if (described[i].access & 2) rt::note_write(r);
       args.push_back({r.address, r.bytes, 0});
       continue;
     }

@@ -136,6 +136,11 @@ void set_layout(const at::Tensor& t, const rt::Dims& device_size, const rt::Dims
   r.layout = std::move(layout);
 }
 
+/// See rt::Record::content; pending work on the tensor has run.
+std::uint64_t content_of(const at::Tensor& t) {
+  return rt::content_of(record_of(on_spyre(t, "the number of a content")));
+}
+
 /// The bytes of a storage as the device holds them, for inspection and tests.
 py::bytes device_bytes(const at::Tensor& t) {
   const rt::Record& r = record_of(on_spyre(t, "device_bytes"));
@@ -226,6 +231,7 @@ PYBIND11_MODULE(_device, m) {
   m.def("alias_with_layout", &alias_with_layout);
   m.def("set_layout", &set_layout);
   m.def("device_bytes", &device_bytes);
+  m.def("content_of", &content_of);
   m.def("measure_plain_loop", &measure_plain_loop, py::arg("host"), py::arg("to_device"), py::arg("repeat"));
 
   bind_launch(m);

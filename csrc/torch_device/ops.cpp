@@ -239,15 +239,13 @@ void record_stream(at::Tensor& self, c10::Stream stream) {
 
 // Copies see views that negate or conjugate as they are (copy.cpp), as PyTorch's own `copy_` does; resolving
 // such a view is a copy itself.
-TORCH_LIBRARY_IMPL(aten, Negative, m) {
-  m.impl("_copy_from", torch::CppFunction::makeFallthrough());
-  m.impl("_copy_from_and_resize", torch::CppFunction::makeFallthrough());
+void leave_to_copies(torch::Library& m) {
+  for (const char* copy : {"_copy_from", "_copy_from_and_resize"})
+    m.impl(copy, torch::CppFunction::makeFallthrough());
 }
 
-TORCH_LIBRARY_IMPL(aten, Conjugate, m) {
-  m.impl("_copy_from", torch::CppFunction::makeFallthrough());
-  m.impl("_copy_from_and_resize", torch::CppFunction::makeFallthrough());
-}
+TORCH_LIBRARY_IMPL(aten, Negative, m) { leave_to_copies(m); }
+TORCH_LIBRARY_IMPL(aten, Conjugate, m) { leave_to_copies(m); }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("empty.memory_format", &empty);

@@ -106,6 +106,77 @@ def test_python_and_the_chip_evaluate_expressions_equally(expr, a, b):
     assert _chip.table(loaded, [a, b]).tolist() == expected
 
 
+def addressed(exprs: list[Expr], guards: list[Expr]) -> Program:
+    """Slots and guards over the addresses of two buffers (symbols 0 and 1) and two numbers (2 and 3)."""
+    args = (Arg("p", ArgKind.BUFFER), Arg("q", ArgKind.BUFFER), Arg("m", ArgKind.INT), Arg("n", ArgKind.INT))
+    addresses = [Symbol(a.name, SymbolKind.ADDRESS, i, 0, 1 << 37, 128) for i, a in enumerate(args[:2])]
+    numbers = [Symbol(a.name, SymbolKind.SCALAR, i, -1000, 1000) for i, a in enumerate(args[2:], 2)]
+    return dataclasses.replace(
+        scalar_program([]),
+        args=args,
+        symbols=tuple(addresses + numbers),
+        slots=tuple(Slot(e, Scope.CORE if (ExprOp.CORE, 0) in e.tokens else Scope.LAUNCH) for e in exprs),
+        guards=tuple(Guard(e, Relation.GE, "a guard") for e in guards),
+    )
+
+
+@st.composite
+def of_addresses(draw, core=True):
+    """A random expression over four symbols, small constants and, if allowed, the core."""
+    leaves = [
+        st.tuples(st.just(ExprOp.CONST), st.integers(-9, 9)),
+        st.tuples(st.just(ExprOp.SYM), st.integers(0, 3)),
+        st.just((ExprOp.CORE, 0)),
+    ]
+    leaf = st.one_of(leaves if core else leaves[:2])
+    tokens = [draw(leaf)]
+    for _ in range(draw(st.integers(0, 6))):
+        other = draw(leaf)
+        tokens = [other, *tokens] if draw(st.booleans()) else [*tokens, other]
+        likely = (ExprOp.ADD, ExprOp.SUB, ExprOp.MUL)
+        tokens.append((draw(st.sampled_from(likely if draw(st.booleans()) else BINARY)), 0))
+    return Expr(tuple(tokens))
+
+
+LAUNCHES = st.tuples(
+    st.integers(0, 1 << 30).map(lambda n: n * 128),
+    st.integers(0, 1 << 30).map(lambda n: n * 128),
+    st.sampled_from([-3, 0, 4, 1000]),
+    st.sampled_from([0, 7]),
+)
+
+
+@given(
+    st.lists(of_addresses(), min_size=1, max_size=5),
+    st.lists(of_addresses(core=False), max_size=1),
+    st.lists(LAUNCHES, min_size=2, max_size=14),
+)
+@settings(max_examples=300, deadline=None)
+def test_repeated_launches_get_the_table_of_a_first_one(exprs, guards, launches):
+    program = addressed(exprs, guards)
+    loaded = _chip.decode(encode(program))
+    for launch in launches:
+        args = [(launch[0], 1), (launch[1], 1), *launch[2:]]
+        try:
+            expected = correct(program, list(launch))
+        except SpyreCodeError as refusal:
+            with pytest.raises(_chip.ChipError) as error:
+                _chip.table(loaded, args)
+            assert code_of(error) == refusal.code
+            continue
+        assert _chip.table(loaded, args).tolist() == expected
+
+
+def test_a_repeated_launch_whose_sum_leaves_64_bits_is_refused():
+    big = (1 << 63) - 1 - 1024
+    loaded = _chip.decode(encode(addressed([Expr(((ExprOp.SYM, 0), (ExprOp.CONST, big), (ExprOp.ADD, 0)))], [])))
+    for address, value in ((0, big), (1024, big + 1024), (128, big + 128)):
+        assert _chip.table(loaded, [(address, 1), (0, 1), 1, 1])[0] == value
+    with pytest.raises(_chip.ChipError, match="overflows 64 bits"):
+        _chip.table(loaded, [(1152, 1), (0, 1), 1, 1])
+    assert _chip.table(loaded, [(256, 1), (0, 1), 1, 1])[0] == big + 256
+
+
 @pytest.mark.parametrize(
     ("op", "a", "b", "value"),
     [

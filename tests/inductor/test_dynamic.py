@@ -175,3 +175,25 @@ def test_convolutions_of_open_sizes(name):
         for shape in shapes:
             x = half(*shape).to("spyre")
             close(compiled(x).cpu(), host(x.cpu().float()), 2, absolute=2e-3)
+
+
+# One compile is made for the first sizes; the others are odd where those are even, or do not fill the last window.
+PLANES = [(2, 8, 20, 30), (4, 8, 33, 65), (3, 8, 5, 7), (2, 8, 6, 9), (5, 8, 4, 64), (2, 8, 21, 131)]
+WINDOWS = {
+    "maxima": lambda x: F.max_pool2d(x, 3, 2, 1),
+    "maxima of pairs": lambda x: F.max_pool2d(x, 2),
+    "maxima of every second": lambda x: F.max_pool2d(x, 2, 1, dilation=2),
+    "means": lambda x: F.avg_pool2d(x, 3, 2, 1),
+    "means of pairs": lambda x: F.avg_pool2d(x, 2),
+    "means that count no padding": lambda x: F.avg_pool2d(x, (3, 2), (2, 1), (1, 1), count_include_pad=False),
+    "padding with zeros": lambda x: F.pad(x, (1, 2, 3, 0)) * 2,
+    "padding by reflection": lambda x: F.pad(x, (1, 2, 3, 0), mode="reflect") * 2,
+    "every second": lambda x: x[:, :, 1::2, ::2] * 2,
+    "maxima of a part": lambda x: F.max_pool2d(F.pad(x[:, :, 1:], (0, 1)), 2),
+}
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+def test_windows_of_open_sizes_do_not_leave_the_plane(name):
+    graphs = 2 if name == "maxima of a part" else 1  # PyTorch tells rows of one window apart
+    serves(WINDOWS[name], *((half(*sizes),) for sizes in PLANES), dynamic=True, roundings=4, graphs=graphs)

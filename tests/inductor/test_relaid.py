@@ -76,6 +76,9 @@ def through_changes():
         lambda: double(module.weight),
         lambda: module.load_state_dict({k: v + 1 for k, v in module.state_dict().items()}),
         lambda: setattr(module.weight, "data", half(10, 6, 3, seed=5).to("spyre")),
+        lambda: module.weight.data.mul_(3),
+        lambda: module.weight.data[1].zero_(),
+        lambda: module.weight.detach().view(-1)[7:11].copy_(half(4, seed=6)),
     ]
     with torch.no_grad():
         for change in changes:
@@ -87,7 +90,7 @@ def through_changes():
 def test_a_parameter_is_copied_once_and_again_when_it_changes(chosen):
     before, kept = (counts.made, counts.made_again), held_bytes()
     through_changes()
-    assert chosen and (counts.made - before[0], counts.made_again - before[1]) == (1, 4)
+    assert chosen and (counts.made - before[0], counts.made_again - before[1]) == (1, 7)
     torch._dynamo.reset()
     gc.collect()
     assert held_bytes() == kept
@@ -114,14 +117,50 @@ def test_every_stream_reads_the_finished_copy():
             assert torch.equal(copy.cpu(), x.reshape(96, 320).to("spyre").cpu())
 
 
-def test_a_tensor_without_versions_is_copied_each_time(chosen):
+def test_a_tensor_of_inference_mode_is_copied_once_and_again_when_it_changes(chosen):
+    before = (counts.made, counts.made_again)
     with torch.inference_mode():
         module = torch.nn.Conv1d(6, 10, 3).half().to("spyre")
         x = half(2, 6, 20).to("spyre")
         run = torch.compile(lambda a: torch.relu(module(a)), dynamic=False)
-        for _ in range(2):
-            module.weight.mul_(-1)
+        for factor in (1, None, -1):
+            if factor is not None:
+                module.weight.mul_(factor)
             close(run(x).cpu(), expected(module, x), 1, 1e-5)
+    assert (counts.made - before[0], counts.made_again - before[1]) == (1, 1)
+
+
+@pytest.mark.parametrize("mode", ["debug", "strict", "fused"])
+def test_every_write_gives_a_storage_another_content(mode):
+    base = half(4, 6, 70).to("spyre")
+    other = half(4, 6, 70, seed=1).to("spyre")
+    bits = torch.zeros(4, 6, 70, dtype=torch.int16)
+    alias = base.view(torch.int16)
+    writes = [
+        lambda: base.mul_(2),
+        lambda: base.data.add_(1),
+        lambda: base[1].zero_(),
+        lambda: base.view(-1)[3:5].fill_(7),
+        lambda: base.copy_(other),
+        lambda: base.copy_(half(4, 6, 70, seed=2)),
+        lambda: base.normal_(),
+        lambda: torch.add(other, 1, out=base),
+        lambda: alias.copy_(bits),
+        lambda: base.index_copy_(0, torch.tensor([2], device="spyre"), other[:1]),
+        lambda: base.resize_(5, 6, 70),
+        lambda: base.set_(other.clone()),
+    ]
+    reads = [lambda: base.sum(), lambda: base * 2, lambda: base.cpu(), lambda: base[0]]
+    with torch.spyre.use_eager_mode(mode):
+        seen = {_device.content_of(base)}
+        for write in writes:
+            write()
+            content = _device.content_of(base)
+            assert content not in seen
+            seen.add(content)
+            for read in reads:
+                read()
+            assert _device.content_of(base) == content
 
 
 def test_training_reads_parameters_as_they_lie(chosen):

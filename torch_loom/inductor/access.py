@@ -19,7 +19,7 @@ import sympy
 import torch
 
 from .compat import buffer_of, graph_input, graph_output
-from .domain import Dim, exact_div, hint, linear, product
+from .domain import Dim, exact_div, hint, linear, never_negative, product
 from .errors import Unsupported
 from .layouts import chosen_layouts
 from .options import current as options
@@ -277,23 +277,31 @@ def _within(
     offsets: dict[HostDim, sympy.Expr],
     limits: dict[sympy.Symbol, tuple[int | None, int | None]] | None,
 ) -> bool:
-    """Do all coordinates stay in their dim, as far as views rely on it?
+    """Do all coordinates stay in their dim, as far as views rely on it? Without a mask they do if they do at the sizes
+    seen, since the index is one of the buffer; under a mask it must be sure for all sizes.
 
     Under a mask a single loop of step one may leave its dim where the mask is off: the view ends where the dim does,
     and what lies outside is not read. Gathered dims are checked by the unit that gathers."""
     for h in buffer.dims:
-        low = first = hint(offsets[h])
+        low = first = offsets[h]
         high = last = low
         for d, c in terms[h]:
             begin, end = (limits or {}).get(d.symbol, (None, None))
-            step, stop = hint(c), hint(d.extent) - 1
-            high += step * stop
-            first += step * max(begin or 0, 0)
-            last += step * (stop if end is None else min(end - 1, stop))
+            stop = d.extent - 1
+            high += c * stop
+            first += c * max(begin or 0, 0)
+            last += c * (stop if end is None or hint(stop) < end - 1 else end - 1)
+        if limits is None:
+            if hint(low) < 0 or hint(high) >= hint(h.extent):
+                return False
+            continue
+
+        def inside(first: sympy.Expr, last: sympy.Expr, extent: sympy.Expr = h.extent) -> bool:
+            return never_negative(first) and never_negative(extent - 1 - last)
+
         alone = len(terms[h]) == 1 and terms[h][0][1] == 1
-        leaves = low < 0 or high >= hint(h.extent)
-        hidden = limits is not None and (h is buffer.by_host[0] or (first >= 0 and last < hint(h.extent)))
-        if leaves and not (hidden and alone):
+        hidden = h is buffer.by_host[0] or inside(first, last)
+        if not (hidden and alone) and not inside(low, high):
             return False
     return True
 

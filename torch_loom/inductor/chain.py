@@ -20,7 +20,7 @@ from ..ktir.builder import KernelBuilder
 from . import config
 from .access import format_of
 from .chain_cost import Chained, Layers, chained
-from .compat import SchedulerNode, V, buffer_of, host_scalar
+from .compat import SchedulerNode, V, buffer_of, extents_of, host_scalar
 from .division import LX_BUDGET
 from .domain import hint
 from .emit import Emitter
@@ -83,7 +83,7 @@ def layers(first: Sequence[SchedulerNode], second: Sequence[SchedulerNode], extr
     if not dots[0] or len(dots[1]) != 1:
         return None
     sizes = [part[0].node.get_size() for part in dots]  # type: ignore[union-attr]
-    k, h = (sympy.sympify(part[0].group[1][1]) for part in dots)
+    k, h = (sympy.sympify(extents_of(part[0])[1]) for part in dots)
     if [len(s) for s in sizes] != [2, 2] or sizes[0][0] != sizes[1][0] or sizes[0][1] != h:
         return None
     m, n = (sympy.sympify(s) for s in sizes[1])

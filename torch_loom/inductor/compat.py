@@ -91,6 +91,7 @@ __all__ = [
     "config",
     "crossing",
     "dense_strides",
+    "extents_of",
     "get_fused_kernel_name",
     "get_hash_for_files",
     "get_kernel_metadata",
@@ -113,6 +114,8 @@ __all__ = [
     "static_inputs",
     "trace_with_decompositions",
     "view_of",
+    "ranges_of",
+    "same_floors",
 ]
 
 
@@ -312,9 +315,37 @@ def real_place(name: str) -> tuple[str, sympy.Expr]:
     return whole, start + layout.view.get_layout().offset
 
 
+def same_floors(expr: Any) -> sympy.Expr:
+    """A size in which equal quotients look equal: in ``(a + c) // n`` the number c is cut to 0 .. n - 1, so that
+    ``(s - 1) // 2 + 1`` becomes ``(s + 1) // 2``."""
+
+    def cut(e: sympy.Expr) -> sympy.Expr:
+        base, n = e.args
+        constant = base.as_coeff_Add()[0]
+        if not (n.is_Integer and n > 0 and constant.is_Integer):
+            return e
+        whole = constant // n
+        return FloorDiv(base - whole * n, n) + whole
+
+    found = sympy.sympify(expr)
+    return found.replace(lambda e: isinstance(e, FloorDiv), cut) if found.has(FloorDiv) else found
+
+
+def ranges_of(node: SchedulerNode) -> tuple[list[sympy.Expr], list[sympy.Expr]]:
+    """Extents of the loops of a node, and of its reduction."""
+    sizes, reduced = node.get_ranges()
+    return [same_floors(s) for s in sizes], [same_floors(s) for s in reduced]
+
+
+def extents_of(node: SchedulerNode) -> tuple[sympy.Expr, sympy.Expr]:
+    """Numbers of results and of summands of each."""
+    results, summands = node.group[1]
+    return same_floors(results), same_floors(summands)
+
+
 def dense_strides(expr: sympy.Expr) -> sympy.Expr:
     """An index or stride without the Max(1, size) of torch's strides: it differs only where a buffer is empty."""
-    return expr.replace(
+    return same_floors(expr).replace(
         lambda e: isinstance(e, Max) and len(e.args) == 2 and sympy.Integer(1) in e.args,
         lambda e: next((a for a in e.args if a != 1), sympy.Integer(1)),
     )
@@ -331,7 +362,7 @@ def buffer_of(name: str) -> tuple[list[sympy.Expr], list[sympy.Expr], torch.dtyp
         raise RuntimeError(f"buffer {name} is unknown to the graph")
     layout = node.get_layout()
     strides = [dense_strides(sympy.sympify(s)) for s in layout.stride]
-    return list(layout.size), strides, layout.dtype
+    return [same_floors(s) for s in layout.size], strides, layout.dtype
 
 
 def buffer_numel(name: str) -> sympy.Expr:

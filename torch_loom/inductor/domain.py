@@ -73,6 +73,38 @@ def hint(expr: sympy.Expr | int) -> int:
     return sizevars().hint(expr)
 
 
+def never_negative(expr: sympy.Expr | int) -> bool:
+    """Is the number at least 0 for all sizes that the graph allows, as far as quotients and lower bounds tell?"""
+    low = _lowest_quotients(sympy.expand(expr))
+    if low is None:
+        return False
+    for term in sympy.Add.make_args(low):
+        coefficient, rest = term.as_coeff_Mul()
+        if coefficient < 0 and rest != 1:
+            return False
+    least = {s: max(sizevars().limits(s)[0] or 0, 0) for s in low.free_symbols}
+    return bool(low.xreplace({s: sympy.Integer(n) for s, n in least.items()}) >= 0)
+
+
+def _lowest_quotients(expr: sympy.Expr) -> sympy.Expr | None:
+    """A polynomial that is nowhere above ``expr``: each floor of a quotient is taken for the least or the most that it
+    can be. None where something else is in it."""
+    total: sympy.Expr = sympy.Integer(0)
+    for term in sympy.Add.make_args(expr):
+        coefficient, factors = term.as_coeff_mul()
+        product: sympy.Expr = sympy.sympify(coefficient)
+        for f in factors:
+            if isinstance(f, FloorDiv) and f.args[1].is_Integer and f.args[1] > 0:
+                base, n = f.args
+                f = (base - (n - 1 if coefficient > 0 else 0)) / n
+            elif not f.is_Symbol:
+                return None
+            product = product * f
+        total = total + product
+    low = sympy.expand(total)
+    return low if all(s.is_Symbol for s in low.atoms(sympy.Function, sympy.Symbol)) else None
+
+
 def typical(expr: sympy.Expr) -> int:
     """The extent that blocks of a dim are chosen for: its own when static, else whole sticks, since one block size
     serves all lengths and must not come from the first one seen."""

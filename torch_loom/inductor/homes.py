@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 from . import config
 from .compat import SchedulerNode, V
 from .layouts import MAX_TRIES, Run, chosen_layouts
-from .options import current as options
+from .options import lx_between_kernels
 from .plan import is_dot, touched_buffers
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def choose_homes(kernels: Sequence[list[SchedulerNode]], private: set[str], tria
     """Decide for each kernel of the current graph that is a product, in order; ``private`` buffers may lie in LX.
 
     Equal kernels are decided once."""
-    if not (config.work_division and config.residency) or options().public_outputs:
+    if not (config.work_division and lx_between_kernels()):
         return
     choice = dict(chosen_layouts())
     known: dict[str, Way | None] = {}

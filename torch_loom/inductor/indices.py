@@ -29,6 +29,10 @@ INTEGER_OPS = {
     "Add": "add", "Mul": "mul", "FloorDiv": "floordiv", "Mod": "remainder", "PythonMod": "remainder", "Max": "maximum",
     "Min": "minimum", "Abs": "abs",
 }  # fmt: skip
+COMPARISONS = {
+    "StrictLessThan": "lt", "LessThan": "le", "StrictGreaterThan": "gt", "GreaterThan": "ge", "Equality": "eq",
+    "Unequality": "ne",
+}  # fmt: skip
 FLOAT_OPS = {"FloatPow": "pow", "FloatTrueDiv": "truediv", "IntTrueDiv": "truediv", "ToFloat": "cast"}
 NUMBER_OPS = {**INTEGER_OPS, **FLOAT_OPS, "Pow": "pow", "PowByNatural": "pow", "TruncToInt": "trunc"}
 OPAQUE = "OpaqueUnaryFn_"  # a function of Python's math module, such as the square root of a size
@@ -223,6 +227,8 @@ class IndexHandler(DefaultHandler):
         if kind == "Add":  # what is affine is one sum
             plain = [a for a in args if not a.free_symbols & set(self.gathered) and linear(a, self.plan.dims)]
             args = [a for a in args if a not in plain] + ([sympy.Add(*plain)] if plain else [])
+        if kind == "Where":
+            return self._chosen_index(expr, exact)
         values = [self.index_value(a, exact) for a in args]
         if kind == "ModularIndexing":
             q = elementwise(self.algebra, "floordiv", values[:2])
@@ -235,6 +241,16 @@ class IndexHandler(DefaultHandler):
         for v in values[1:]:
             out = elementwise(self.algebra, INTEGER_OPS[kind], [out, v])  # type: ignore[assignment]
         return out
+
+    def _chosen_index(self, expr: sympy.Expr, exact: bool) -> Operand:
+        """``Where(a < b, c, d)``, as padding by reflection has it."""
+        condition, *ways = expr.args
+        name = COMPARISONS.get(type(condition).__name__)
+        if name is None:
+            raise Unsupported(f"index expression {expr}")
+        holds = elementwise(self.algebra, name, [self.index_value(a, exact) for a in condition.args])
+        chosen = [holds, *(self.index_value(a, exact) for a in ways)]
+        return elementwise(self.algebra, "where", chosen)  # type: ignore[return-value,arg-type]
 
     def _affine_index(self, coefficients: dict[Dim, sympy.Expr], constant: sympy.Expr, exact: bool) -> Operand:
         """sum(coefficient * dim) + constant"""

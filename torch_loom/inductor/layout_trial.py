@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..scheduler import ScheduleError
-from . import config
 from .compat import SchedulerNode, host_scalar, number_kind
 from .domain import hint
 from .errors import Unsupported
@@ -22,7 +21,7 @@ from .homes import Homes, dividing, way_of
 from .job import LoomJob
 from .jobs import device_bytes
 from .layouts import Run, using
-from .options import current as options
+from .options import lx_between_kernels
 from .plan import touched_buffers
 from .runtime import timed_plan
 
@@ -61,8 +60,8 @@ class Trial:
 
     def __init__(self, kernels: Sequence[tuple[list[SchedulerNode], set[str]]], private: set[str], cores: int) -> None:
         self.kernels, self.private, self.cores = kernels, private, cores
-        self.known: dict[tuple[Any, ...], Written] = {}
-        self.built: dict[int, _Kernel] = {}
+        self.written: dict[tuple[Any, ...], Written] = {}
+        self.compiled: dict[tuple[Any, ...], _Kernel] = {}  # of those that were timed
         self.chains: dict[tuple[str | None, ...], bool | None] = {}  # see chain_trial.py
 
     def text(self, step: int, choice: Mapping[str, Run], homes: Homes) -> str | None:
@@ -118,21 +117,27 @@ class Trial:
                 arguments.append(("number", len(numbers)))
                 numbers.append(n)
             calls.append((kernel, arguments))
-        lx = config.residency and not options().public_outputs
-        return LoomJob("trial", calls, lx).modelled_ns(numbers, tuple(hint(device_bytes(b)) for b in own))
+        return LoomJob("trial", calls, lx_between_kernels()).modelled_ns(
+            numbers, tuple(hint(device_bytes(b)) for b in own)
+        )
 
     def _kernel(self, step: int, choice: Mapping[str, Run], homes: Homes) -> _Kernel:
-        written = self._written(step, choice, homes)
-        if id(written) not in self.built:
-            self.built[id(written)] = _Kernel(written, *timed_plan(written.text))
-        return self.built[id(written)]
+        written, key = self._written(step, choice, homes), self._key(step, choice, homes)
+        if key not in self.compiled:
+            self.compiled[key] = _Kernel(written, *timed_plan(written.text))
+        return self.compiled[key]
 
     def _written(self, step: int, choice: Mapping[str, Run], homes: Homes) -> Written:
-        nodes, removed = self.kernels[step]
-        used = touched_buffers(nodes)
-        key = (step, way_of(nodes, homes), *sorted((b, run) for b, run in choice.items() if b in used))
-        if key not in self.known:
+        key = self._key(step, choice, homes)
+        if key not in self.written:
+            nodes, removed = self.kernels[step]
             written = write_kernel([nodes], removed, self.cores)
             assert written is not None
-            self.known[key] = written
-        return self.known[key]
+            self.written[key] = written
+        return self.written[key]
+
+    def _key(self, step: int, choice: Mapping[str, Run], homes: Homes) -> tuple[Any, ...]:
+        """What the text of a kernel depends on."""
+        nodes, _ = self.kernels[step]
+        used = touched_buffers(nodes)
+        return (step, way_of(nodes, homes), *sorted((b, run) for b, run in choice.items() if b in used))

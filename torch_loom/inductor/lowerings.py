@@ -26,6 +26,7 @@ from .compat import (
     register_lowering,
 )
 from .errors import Unsupported
+from .staging import stage_inputs
 
 aten = torch.ops.aten
 _HELD = {t: str(t).removeprefix("torch.") for t in (*FORMATS, torch.float8_e4m3fn, torch.float8_e5m2fnuz)}
@@ -144,6 +145,7 @@ class GraphPass(CustomGraphModulePass):
             if replacement is not None:
                 node.replace_all_uses_with(replacement)
                 gm.graph.erase_node(node)
+        stage_inputs(gm.graph)
         gm.graph.eliminate_dead_code()
         gm.recompile()
 

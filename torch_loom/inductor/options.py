@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
+from . import config
+
 
 @dataclass(frozen=True)
 class GraphOptions:
@@ -27,6 +29,11 @@ _current: ContextVar[GraphOptions] = ContextVar("graph_options", default=_DEFAUL
 def current() -> GraphOptions:
     """Options in force."""
     return _current.get()
+
+
+def lx_between_kernels() -> bool:
+    """May buffers of the graph stay in LX from one kernel to the next? Results that the next operator reads may not."""
+    return config.residency and not current().public_outputs
 
 
 @contextmanager

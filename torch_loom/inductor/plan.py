@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import sympy
 
 from .access import Access, geometry, resolve
-from .compat import BaseSchedulerNode, SchedulerNode, sizevars
+from .compat import BaseSchedulerNode, SchedulerNode, extents_of, ranges_of, sizevars
 from .domain import Boundaries, Dim, Misaligned, exact_div, hint, product, refine, suffix_products
 from .errors import Unsupported
 from .record import Record, Touch, insides, operands, record
@@ -109,7 +109,7 @@ def same_left_operand(dots: Sequence[SchedulerNode]) -> bool:
     """Do the contractions run over equal ranges, with one left operand and right ones that depend on the same loops?"""
     (left, right), *others = (operands(d) for d in dots)
     return all(
-        a == left and b[1].free_symbols == right[1].free_symbols and d.get_ranges() == dots[0].get_ranges()
+        a == left and b[1].free_symbols == right[1].free_symbols and ranges_of(d) == ranges_of(dots[0])
         for (a, b), d in zip(others, dots[1:], strict=True)
     )
 
@@ -118,7 +118,7 @@ def groups(nodes: Sequence[SchedulerNode]) -> tuple[sympy.Expr, sympy.Expr]:
     """(numel, rnumel) of a fused kernel: the contraction's or else the reduction's if there is one."""
     reductions = [n for n in nodes if n.is_reduction()]
     reduction = next((n for n in reductions if is_dot(n)), reductions[0] if reductions else None)
-    chosen = (reduction or nodes[0]).group[1]
+    chosen = extents_of(reduction or nodes[0])
     return sympy.expand(chosen[0]), sympy.expand(chosen[1])
 
 
@@ -128,7 +128,7 @@ def align(nodes: Sequence[SchedulerNode], numel: sympy.Expr, rnumel: sympy.Expr)
     if rnumel != 1:
         bounds.add(rnumel)
     for node in nodes:
-        sizes, reduced = node.get_ranges()
+        sizes, reduced = ranges_of(node)
         outer, inner = insides(node, numel, rnumel)
         for b in [outer, *suffix_products(sizes, outer), *suffix_products(reduced, inner)]:
             if b != 1:
@@ -264,7 +264,7 @@ SIMPLE = ("sum", "prod", "max", "min")
 
 def in_reduction(plan: KernelPlan, node: SchedulerNode) -> bool:
     """Does the node run over the reduced extent (rather than on results of reductions)?"""
-    return node.is_reduction() or sizevars().equal(node.group[1][0], plan.numel * plan.rnumel)
+    return node.is_reduction() or sizevars().equal(extents_of(node)[0], plan.numel * plan.rnumel)
 
 
 def bound_of(symbol: sympy.Symbol) -> int:

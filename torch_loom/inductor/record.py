@@ -9,7 +9,18 @@ from typing import Any
 import sympy
 import torch
 
-from .compat import DefaultHandler, Identity, SchedulerNode, V, dense_strides, host_scalar, real_place, sizevars
+from .compat import (
+    DefaultHandler,
+    Identity,
+    SchedulerNode,
+    V,
+    dense_strides,
+    extents_of,
+    host_scalar,
+    ranges_of,
+    real_place,
+    sizevars,
+)
 from .domain import Dim, Misaligned, exact_div, linear, variables
 
 
@@ -229,7 +240,7 @@ class _OperandReader(DefaultHandler):
 
 def operands(dot: SchedulerNode) -> tuple[tuple[str, sympy.Expr], tuple[str, sympy.Expr]]:
     """Buffer and index of both operands of a contraction; loops are called i0, i1, ... and r0, r1, ..."""
-    ranges = dot.get_ranges()
+    ranges = ranges_of(dot)
     reader = _OperandReader()
     with V.set_ops_handler(reader):
         dot._body(*([sympy.Symbol(f"{c}{i}") for i in range(len(r))] for c, r in zip("ir", ranges, strict=True)))
@@ -242,7 +253,7 @@ def insides(node: SchedulerNode, numel: sympy.Expr, rnumel: sympy.Expr) -> tuple
 
     Both are 1 for a node over the whole space; a node on results of the reduction has ``rnumel`` inside it, and a
     reduction over columns of those results has (rnumel * columns, rnumel)."""
-    own, reduced = node.group[1]
+    own, reduced = extents_of(node)
     total = sympy.expand(numel * rnumel)
     outer = next(
         (inside for part, inside in ((total, sympy.Integer(1)), (numel, rnumel)) if sizevars().equal(own, part)),
@@ -258,7 +269,7 @@ def node_variables(
     node: SchedulerNode, numel: sympy.Expr, rnumel: sympy.Expr, dims: Sequence[Dim]
 ) -> tuple[list[sympy.Expr], list[sympy.Expr]]:
     """Iteration and reduction variables of a node as expressions in the common dims."""
-    sizes, reduced = node.get_ranges()
+    sizes, reduced = ranges_of(node)
     outer, inner = insides(node, numel, rnumel)
     return variables(sizes, outer, dims), variables(reduced, inner, dims)
 

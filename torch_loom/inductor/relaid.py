@@ -1,9 +1,9 @@
 """Parameters in the layout in which kernels read them best, made once.
 
 A parameter keeps the public layout. A kernel that was compiled for another one (``layouts.py``) gets a copy along the
-dims that it names, which is kept as long as the parameter lives. Whatever changes the parameter in place (an optimizer
-step, ``load_state_dict``, another compiled graph) raises its version counter, and its ``data`` may get another storage:
-then the copy is made again by the next launch. Like autograd, this cannot see writes through ``parameter.data``.
+dims that it names, which is kept as long as the parameter lives. The device numbers the contents of its storages: after
+whatever changes the parameter (an optimizer step, ``load_state_dict``, another compiled graph, a write through
+``parameter.data``, another storage) the number is another one, and the next launch makes the copy again.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from .. import _device
@@ -29,10 +28,9 @@ PREFIX = "run"
 
 @dataclass
 class _Copies:
-    """Copies of one state of a parameter, by the dims along their sticks."""
+    """Copies of one content of a parameter, by the dims along their sticks."""
 
-    version: int
-    storage: StorageWeakRef
+    content: int
     by_run: dict[Run, torch.Tensor] = field(default_factory=dict)
 
 
@@ -60,16 +58,12 @@ def run_of(layout: str) -> Run | None:
 
 
 def relaid(tensor: torch.Tensor, run: Run) -> torch.Tensor:
-    """``tensor`` in rows of sticks along the dims ``run[0]`` to ``run[1] - 1`` of those with more than one element.
-
-    A tensor without a version counter (made in inference mode) is copied anew each time."""
-    if tensor.is_inference():
-        return _copy(tensor, run)
+    """``tensor`` in rows of sticks along the dims ``run[0]`` to ``run[1] - 1`` of those with more than one element."""
     held = _held.get(tensor)
-    storage = tensor.untyped_storage()
-    again = held is not None and (held.version, held.storage.cdata) != (tensor._version, storage._cdata)
+    content = _device.content_of(tensor)
+    again = held is not None and held.content != content
     if held is None or again:
-        held = _held[tensor] = _Copies(tensor._version, StorageWeakRef(storage))
+        held = _held[tensor] = _Copies(content)
     found = held.by_run.get(run)
     if found is None:
         found = held.by_run[run] = _copy(tensor, run)

@@ -22,6 +22,7 @@ from .compat import (
     V,
     buffer_numel,
     config,
+    extents_of,
     get_fused_kernel_name,
     get_kernel_metadata,
     lines_of,
@@ -34,6 +35,7 @@ from .division import LX_BUDGET, joint_pays, rows_pay
 from .domain import Misaligned, hint, product, typical
 from .errors import Unsupported
 from .options import current as options
+from .options import lx_between_kernels
 from .plan import REDUCED_ELEMENTS, align, flatten, groups, is_dot, link, planned, readers, same_left_operand
 from .runtime import chip_name
 
@@ -128,7 +130,7 @@ class LoomScheduling(BaseScheduling):
         if rnumel == 1 or planned(rnumel) <= REDUCED_ELEMENTS:
             return False
         results = {b for n in flatten(node1) if n.is_reduction() for b in n.get_buffer_names()}
-        again = (n for n in flatten(node2) if n.is_reduction() or sizevars().equal(n.group[1][0], numel * rnumel))
+        again = (n for n in flatten(node2) if n.is_reduction() or sizevars().equal(extents_of(n)[0], numel * rnumel))
         return any(results & n.used_buffer_names() for n in again)
 
     def _epilogue(self, made: list[SchedulerNode], after: list[SchedulerNode]) -> bool:
@@ -141,10 +143,10 @@ class LoomScheduling(BaseScheduling):
         if rows and sum(is_dot(n) for n in made) > 1:
             return False
         for node in after:
-            own, reduced = node.group[1]
+            own, reduced = extents_of(node)
             if sizevars().equal(own, numel) and not node.is_reduction():
                 continue
-            if not rows or not sizevars().equal(sympy.expand(rows[0].group[1][0]), own):
+            if not rows or not sizevars().equal(sympy.expand(extents_of(rows[0])[0]), own):
                 return False
             if node.is_reduction() and not sizevars().equal(product([own, reduced]), numel):
                 return False
@@ -158,16 +160,16 @@ class LoomScheduling(BaseScheduling):
 
     def _rows_pay(self, before: list[SchedulerNode], rows: list[SchedulerNode], after: list[SchedulerNode]) -> bool:
         dot = next(n for n in before if is_dot(n))
-        m, n = rows[0].group[1]
+        m, n = extents_of(rows[0])
         columns = dot.node.get_size()[-1]  # type: ignore[union-attr]
-        if any(not sizevars().equal(r.group[1][1], n) for r in rows) or not sizevars().equal(columns, n):
+        if any(not sizevars().equal(extents_of(r)[1], n) for r in rows) or not sizevars().equal(columns, n):
             return False
-        if not (settings.fusion and all(sympy.sympify(s).is_Integer for s in (n, dot.group[1][1]))):
+        if not (settings.fusion and all(sympy.sympify(s).is_Integer for s in (n, extents_of(dot)[1]))):
             return False
         made = {b for node in [*before, *after] for b in node.get_buffer_names()}
         read = {d.name for node in [*before, *after] if not is_dot(node) for d in node.read_writes.reads} - made
         whole = [b for b in read if sizevars().equal(sympy.expand(buffer_numel(b)), product([m, n]))]
-        sizes = hint(m), hint(n), hint(dot.group[1][1])
+        sizes = hint(m), hint(n), hint(extents_of(dot)[1])
         return rows_pay(*sizes, len(whole), core_count(), LX_BUDGET, chip_name(), settings.residency)
 
     def can_fuse_horizontal(self, node1: BaseSchedulerNode, node2: BaseSchedulerNode) -> bool:
@@ -198,7 +200,7 @@ class LoomScheduling(BaseScheduling):
         if len(sizes) < 2:
             return False
         *batch, m, n = sizes
-        k = dots[0].group[1][1]
+        k = extents_of(dots[0])[1]
         shape = hint(product(batch)), typical(m), typical(n), hint(k)
         own = {n.get_name() for n in nodes}
         outputs = [o for n in nodes for o in n.get_outputs()]
@@ -260,7 +262,7 @@ class LoomScheduling(BaseScheduling):
         way = chain_way(found, core_count())
         if found is None or way is None:
             return None
-        if self.trial is not None and settings.residency and not options().public_outputs:
+        if self.trial is not None and lx_between_kernels():
             from .chain_trial import judged
 
             known = judged(self.trial, first, second, set(local_kernel([*first, *second]).removed_buffers))

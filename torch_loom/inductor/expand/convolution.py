@@ -33,6 +33,9 @@ def _windows(
     programs are made for the sizes at hand."""
     if options().public_outputs and not all(isinstance(n, int) for n in x.shape):
         raise Unsupported("windows over sizes that are not known")
+    open_sizes = not all(isinstance(n, int) for n in x.shape[2:])
+    if open_sizes or (any(k != 1 for k in kernel) and not any(padding)):
+        x = torch.ops.spyre.staged(x)
     if any(padding):
         x = aten.constant_pad_nd(x, [p for side in reversed(padding) for p in (side, side)], 0)
     x = x.contiguous()
