@@ -1,8 +1,9 @@
 """What each optimisation is worth: modelled time of models with it off and on.
 
 Every model is launched once and the clock times its launches; values are not computed, since they change none of the
-times. Rows: everything on, everything off, and everything on but one. An optimisation pays where leaving it out costs time; nothing
-may be faster without one ("harms" is marked). Weights are random, shapes those of the published models where named.
+times. Rows: everything on, everything off, and everything on but one. An optimisation pays where leaving it out costs
+time; nothing may be faster without one ("harms" is marked). Weights are random, shapes those of the published models
+where named.
 """
 
 from __future__ import annotations

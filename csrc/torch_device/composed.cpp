@@ -167,6 +167,86 @@ Tensor& index_put_impl(Tensor& x, const c10::List<OptTensor>& indices, const Ten
   return x;
 }
 
+// ---- cells of recurrent networks: PyTorch takes them for fused kernels on every device but the host ----
+
+void check_cell(const Tensor& input, const Tensor& hidden, const Tensor& before, const OptTensor& input_bias,
+                const OptTensor& hidden_bias, std::int64_t gates) {
+  TORCH_CHECK(input.dim() == 2 && input.sizes() == hidden.sizes(), "gates of a recurrent cell must be two ",
+              "matrices of the same sizes, got ", input.sizes(), " and ", hidden.sizes());
+  TORCH_CHECK(before.dim() == 2 && before.size(0) == input.size(0) && before.size(1) * gates == input.size(1),
+              "the state of a recurrent cell has sizes ", before.sizes(),
+              ", which do not fit gates of sizes ", input.sizes());
+  for (const OptTensor& bias : {input_bias, hidden_bias})
+    TORCH_CHECK(!bias.has_value() || !bias->defined() || bias->sizes() == input.sizes().slice(1),
+                "a bias of a recurrent cell must have ", input.size(1), " elements, got sizes ",
+                bias.has_value() && bias->defined() ? bias->sizes() : c10::IntArrayRef());
+}
+
+Tensor biased(const Tensor& gates, const OptTensor& bias) {
+  return bias.has_value() && bias->defined() ? gates + *bias : gates;
+}
+
+/// The third result is what the backward pass needs: the gates after their functions.
+std::tuple<Tensor, Tensor, Tensor> lstm_cell(const Tensor& input_gates, const Tensor& hidden_gates,
+                                             const Tensor& cx, const OptTensor& input_bias,
+                                             const OptTensor& hidden_bias) {
+  check_cell(input_gates, hidden_gates, cx, input_bias, hidden_bias, 4);
+  const Tensor gates = biased(input_gates, input_bias) + biased(hidden_gates, hidden_bias);
+  const auto part = gates.chunk(4, 1);
+  const Tensor in = part[0].sigmoid(), forget = part[1].sigmoid(), cell = part[2].tanh();
+  const Tensor out = part[3].sigmoid();
+  const Tensor cy = forget * cx + in * cell;
+  return {out * cy.tanh(), cy, at::cat({in, forget, cell, out}, 1)};
+}
+
+std::tuple<Tensor, Tensor, Tensor> lstm_cell_backward(const OptTensor& grad_hy, const OptTensor& grad_cy,
+                                                      const Tensor& cx, const Tensor& cy,
+                                                      const Tensor& workspace, bool has_bias) {
+  const bool of_h = grad_hy.has_value() && grad_hy->defined();
+  const bool of_c = grad_cy.has_value() && grad_cy->defined();
+  if (!of_h && !of_c) return {};
+  const auto part = workspace.chunk(4, 1);
+  const Tensor &in = part[0], &forget = part[1], &cell = part[2], &out = part[3];
+  const Tensor bent = cy.tanh();
+  Tensor grad_out = at::zeros_like(cy), grad_cell_state;
+  if (of_h) {
+    grad_out = at::sigmoid_backward(*grad_hy * bent, out);
+    grad_cell_state = at::tanh_backward(*grad_hy * out, bent);
+  }
+  if (of_c) grad_cell_state = of_h ? grad_cell_state + *grad_cy : *grad_cy;
+  const Tensor grad_gates = at::cat(
+      {at::sigmoid_backward(grad_cell_state * cell, in), at::sigmoid_backward(grad_cell_state * cx, forget),
+       at::tanh_backward(grad_cell_state * in, cell), grad_out},
+      1);
+  return {grad_gates, grad_cell_state * forget, has_bias ? grad_gates.sum(0) : Tensor()};
+}
+
+/// The second result is what the backward pass needs: the gates after their functions, the state before, and
+/// what the reset gate weights.
+std::tuple<Tensor, Tensor> gru_cell(const Tensor& input_gates, const Tensor& hidden_gates, const Tensor& hx,
+                                    const OptTensor& input_bias, const OptTensor& hidden_bias) {
+  check_cell(input_gates, hidden_gates, hx, input_bias, hidden_bias, 3);
+  const auto input = biased(input_gates, input_bias).chunk(3, 1);
+  const auto hidden = biased(hidden_gates, hidden_bias).chunk(3, 1);
+  const Tensor reset = (input[0] + hidden[0]).sigmoid(), keep = (input[1] + hidden[1]).sigmoid();
+  const Tensor fresh = (input[2] + reset * hidden[2]).tanh();
+  return {fresh + keep * (hx - fresh), at::cat({reset, keep, fresh, hx, hidden[2]}, 1)};
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> gru_cell_backward(const Tensor& grad_hy,
+                                                                     const Tensor& workspace, bool has_bias) {
+  const auto part = workspace.chunk(5, 1);
+  const Tensor &reset = part[0], &keep = part[1], &fresh = part[2], &hx = part[3], &weighted = part[4];
+  const Tensor grad_hx = grad_hy * keep;
+  const Tensor grad_keep = at::sigmoid_backward(grad_hy * (hx - fresh), keep);
+  const Tensor grad_fresh = at::tanh_backward(grad_hy - grad_hx, fresh);
+  const Tensor grad_reset = at::sigmoid_backward(grad_fresh * weighted, reset);
+  const Tensor of_input = at::cat({grad_reset, grad_keep, grad_fresh}, 1);
+  const Tensor of_hidden = at::cat({grad_reset, grad_keep, grad_fresh * reset}, 1);
+  return {of_input, of_hidden, grad_hx, has_bias ? of_input.sum(0) : Tensor(),
+          has_bias ? of_hidden.sum(0) : Tensor()};
+}
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("native_batch_norm", &batch_norm);
   m.impl("_native_batch_norm_legit", &batch_norm_legit);
@@ -182,6 +262,10 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("index.Tensor", &elements);
   m.impl("index.Tensor_out", &index_out);
   m.impl("_index_put_impl_", &index_put_impl);
+  m.impl("_thnn_fused_lstm_cell", &lstm_cell);
+  m.impl("_thnn_fused_lstm_cell_backward_impl", &lstm_cell_backward);
+  m.impl("_thnn_fused_gru_cell", &gru_cell);
+  m.impl("_thnn_fused_gru_cell_backward", &gru_cell_backward);
 }
 
 }  // namespace

@@ -122,6 +122,7 @@ void ask_host(const Site& site, const c10::OperatorHandle& op, torch::jit::Stack
   remember(*site.table, key, entry);
   {
     const py::gil_scoped_acquire gil;
+    const Compiling now;
     py::reinterpret_borrow<py::object>(compiler).attr("refuse")(site.table->name, site.table->overload,
                                                                 py::bytes(structural), doubt);
   }
@@ -162,11 +163,30 @@ void to_host(const Site& site, const c10::OperatorHandle& op, torch::jit::Stack*
 
 }  // namespace
 
+namespace {
+
+/// Sets what Dynamo calls for each new frame of this thread and returns what was set before.
+py::object exchange_frame_watcher(const py::object& watcher) {
+  return py::module_::import("torch._C._dynamo.eval_frame").attr("set_eval_frame")(watcher);
+}
+
+}  // namespace
+
 Compiling::Compiling()
-    : keys_(c10::impl::LocalDispatchKeySet(c10::impl::PODLocalDispatchKeySet{})), before_(compiling) {
+    : keys_(c10::impl::LocalDispatchKeySet(c10::impl::PODLocalDispatchKeySet{})),
+      before_(compiling),
+      watcher_(exchange_frame_watcher(py::none())) {
   compiling = true;
 }
-Compiling::~Compiling() { compiling = before_; }
+Compiling::~Compiling() {
+  compiling = before_;
+  const py::error_scope raised;  // an error may be on its way
+  try {
+    exchange_frame_watcher(watcher_);
+  } catch (const py::error_already_set& e) {
+    TORCH_WARN("torch.compile will not see further frames of this thread: ", e.what());
+  }
+}
 
 bool is_compiling() { return compiling; }
 PyObject* eager_compiler() { return compiler; }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <mutex>
 
@@ -67,6 +68,12 @@ std::int64_t numel(c10::IntArrayRef sizes) {
 
 FusedCounts counts;
 std::atomic<bool> used{false};  // something was recorded in this process
+
+/// Is the number one that every kernel takes? Kernels have numbers of 32 bits and refuse wider ones.
+bool narrow(const Number& n) {
+  return n.floating || (n.whole >= std::numeric_limits<std::int32_t>::min() &&
+                        n.whole <= std::numeric_limits<std::int32_t>::max());
+}
 
 }  // namespace
 
@@ -202,6 +209,8 @@ bool defer(const Site& site, const std::shared_ptr<const Entry>& entry, const Pr
   if (!program.shapes(call, &shapes)) return false;
   for (const at::Tensor& t : call.tensors)
     if (!fits(t)) return false;
+  // A number that may be refused is refused in its own call.
+  if (!std::all_of(call.numbers.begin(), call.numbers.end(), narrow)) return false;
   c10::SmallVector<at::Tensor, 3> results;
   if (site.written.empty()) {
     for (const Shape& s : shapes) {
@@ -252,7 +261,7 @@ bool defer_fill(const at::Tensor& self, const at::Scalar& value) {
   if (!n.floating && value.isFloatingPoint()) return false;
   n.real = value.toDouble();
   n.whole = n.floating ? 0 : value.toLong();
-  if (n.floating && !std::isfinite(n.real)) return false;
+  if (!narrow(n) || (n.floating && !std::isfinite(n.real))) return false;
   node.numbers.push_back(n);
   node.origin = line();
   take(std::move(node), self.device().index(), {}, self);

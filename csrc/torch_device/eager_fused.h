@@ -7,6 +7,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <exception>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -43,11 +44,13 @@ struct Slot {
   rt::Record* record = nullptr;
   std::size_t last = 0;  // node that uses it last
   bool defined = false;  // has a block, or a node wrote all of it
+  bool failed = false;   // the node that was to write it did not
 };
 
 /// Programs of a graph that was seen, by its key.
 struct Known {
   std::vector<std::shared_ptr<const Program>> programs;
+  std::vector<std::shared_ptr<const Entry>> entries;  // their programs' addresses are part of the key
   int seen = 0;
   std::size_t cut = 0;  // the target wants it in two pieces
   bool asked = false;   // the cache on disk was asked
@@ -91,6 +94,8 @@ class Pending {
   const Program* program_for(Piece&, Known&);
   void run_program(const Program&, Piece&);
   void replay(Node&);
+  void replay_range(std::size_t begin, std::size_t end);
+  bool overwrites(const Piece&) const;
   void give(Slot&, const at::Tensor& value);
   at::Tensor base(const Slot&) const;
   at::Tensor tensor(const View&) const;
@@ -103,6 +108,7 @@ class Pending {
   std::vector<Slot> slots_;
   std::int64_t bytes_ = 0;
   bool busy_ = false;
+  std::exception_ptr error_;  // first one of the run
   std::size_t repeated_ = 0;  // length of the run that the last node completed
   Repetition repetition_;
 };
@@ -142,7 +148,7 @@ void set_patience(int);
 void forget_graphs();
 
 /// A thread that compiles runs operators on the host, outside of the dispatch state of the operator that
-/// asked.
+/// asked, and unseen by Dynamo, which may be watching the caller's frames. Needs the GIL.
 class Compiling {
  public:
   Compiling();
@@ -153,6 +159,7 @@ class Compiling {
  private:
   c10::impl::ForceDispatchKeyGuard keys_;
   bool before_;
+  pybind11::object watcher_;
 };
 
 /// The Python side: torch_loom.eager.compiler, null before it is connected.

@@ -7,6 +7,7 @@
 #include <torch/csrc/DynamicTypes.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "torch_device/eager_fused.h"
 #include "torch_device/eager_pending.h"
@@ -65,6 +66,18 @@ std::string lines(c10::ArrayRef<Node> nodes) {
   };
   const std::string first = text(nodes.front()), last = text(nodes.back());
   return first == last ? first : first + " to " + last;
+}
+
+/// Is the error being handled the user's interrupt? It says nothing about the work that it met.
+bool interrupted() {
+  try {
+    throw;
+  } catch (const py::error_already_set& e) {
+    const py::gil_scoped_acquire gil;
+    return e.matches(PyExc_KeyboardInterrupt);
+  } catch (...) {
+    return false;
+  }
 }
 
 py::tuple ints(c10::IntArrayRef values) {
@@ -249,21 +262,73 @@ const Program* Pending::program_for(Piece& p, Known& known) {
 }
 
 void Pending::run_range(std::size_t begin, std::size_t end) {
-  if (end - begin > 1) {
+  if (end - begin > 1 && !error_) {
     Piece p = piece(begin, end);
     if (running == 1 && known_graphs().size() > kRemembered)
       std::erase_if(known_graphs(), [](const auto& k) { return k.second.programs.empty(); });
-    Known& known = known_graphs()[p.key];
-    if (const Program* program = program_for(p, known)) return run_program(*program, p);
-    if (known.cut != 0 && known.cut < end - begin) {
+    const auto [place, fresh] = known_graphs().try_emplace(p.key);
+    Known& known = place->second;
+    if (fresh)
+      for (std::size_t n = begin; n < end; ++n)
+        if (nodes_[n].entry) known.entries.push_back(nodes_[n].entry);
+    const Program* program = nullptr;
+    try {
+      program = program_for(p, known);
+    } catch (const std::exception&) {  // the work itself needs no compiler
+      error_ = std::current_exception();
+    }
+    if (program != nullptr) {
+      try {
+        return run_program(*program, p);
+      } catch (const std::exception&) {
+        if (overwrites(p)) throw;  // what it has done cannot be done again
+        if (interrupted()) error_ = std::current_exception();
+      }
+    } else if (!error_ && known.cut != 0 && known.cut < end - begin) {
       const std::size_t middle = begin + known.cut;
       p = Piece{};
       run_range(begin, middle);
       return run_range(middle, end);
     }
   }
-  for (std::size_t n = begin; n < end; ++n) replay(nodes_[n]);
+  replay_range(begin, end);
   ++mutable_fused_counts().replayed;
+}
+
+/// One by one. Work that needs what failed is left out; the rest has its values.
+void Pending::replay_range(std::size_t begin, std::size_t end) {
+  const auto failed = [&](const View& v) {
+    return v.slot >= 0 && slots_[static_cast<std::size_t>(v.slot)].failed;
+  };
+  for (std::size_t n = begin; n < end; ++n) {
+    Node& node = nodes_[n];
+    bool done = false;
+    if (std::none_of(node.reads.begin(), node.reads.end(), failed) &&
+        std::none_of(node.writes.begin(), node.writes.end(), failed)) {
+      for (int attempt = 0; attempt < 2 && !done; ++attempt) {
+        try {
+          replay(node);
+          done = true;
+        } catch (const std::exception&) {
+          if (!error_ || (attempt == 0 && interrupted())) error_ = std::current_exception();
+          if (!interrupted()) break;
+        }
+      }
+    }
+    if (done) continue;
+    for (const View& v : node.writes)
+      if (v.slot >= 0) slots_[static_cast<std::size_t>(v.slot)].failed = true;
+  }
+}
+
+/// Does it write to memory that had a value before?
+bool Pending::overwrites(const Piece& p) const {
+  const auto filled = [&](const View& v) {
+    return v.slot >= 0 && slots_[static_cast<std::size_t>(v.slot)].record->bytes != 0;
+  };
+  for (std::size_t n = p.begin; n < p.end; ++n)
+    if (std::any_of(nodes_[n].writes.begin(), nodes_[n].writes.end(), filled)) return true;
+  return false;
 }
 
 void Pending::run_program(const Program& program, Piece& p) {
@@ -340,8 +405,10 @@ void Pending::run(std::size_t cut) {
   try {
     const Running here(card_, stream_);
     const Busy working(*this);
+    error_ = nullptr;
     if (cut != 0) run_range(0, cut);
     run_range(cut, nodes_.size());
+    if (const std::exception_ptr error = std::exchange(error_, nullptr)) std::rethrow_exception(error);
   } catch (const std::exception& e) {
     const auto* own = dynamic_cast<const c10::Error*>(&e);
     const std::string failure = "this tensor has no value, because work of fused mode recorded at " +

@@ -141,8 +141,9 @@ class Keys final : public Visitor {
     const auto order = dim_order(t);
     for (std::size_t d = 0; d < order.size(); ++d) {
       const auto at = static_cast<std::int64_t>(d);
-      const int one = t.size(at) == 1 ? 1 : 0, repeated = repeats(t, at) ? 2 : 0;
-      key_.push_back(static_cast<char>(order[d] << 2 | repeated | one));
+      // Sizes of 0 and 1 are structure: programs for open sizes take them to be 2 at least.
+      const int form = t.size(at) == 0 ? 3 : repeats(t, at) ? 2 : t.size(at) == 1 ? 1 : 0;
+      key_.push_back(static_cast<char>(order[d] << 2 | form));
     }
     for (const int rank : stride_ranks(t)) key_.push_back(static_cast<char>(rank));
     call_.tensors.push_back(t);
@@ -245,11 +246,11 @@ class Describe final : public Visitor {
 /// The tensors of a call taken together: their card, and whether one of them holds floats.
 Described survey(const Site& site, c10::ArrayRef<c10::IValue> arguments, c10::DeviceIndex* card,
                  bool* floating) {
-  bool any = false, several = false, empty = false;
+  bool any = false, several = false, elements = false;
   const auto look = [&](const at::Tensor& t) {
     if (!t.defined() || t.device().type() != kSpyre) return;
     several |= any && *card != t.device().index();
-    empty |= t.numel() == 0;
+    elements |= t.numel() != 0;
     any = true;
     *card = t.device().index();
     *floating |= at::isFloatingType(t.scalar_type());
@@ -263,7 +264,7 @@ Described survey(const Site& site, c10::ArrayRef<c10::IValue> arguments, c10::De
         if (e.isTensor()) look(e.toTensor());
     }
   }
-  return several || !any ? Described::Odd : empty ? Described::Nothing : Described::Call;
+  return several || !any ? Described::Odd : elements ? Described::Call : Described::Nothing;
 }
 
 bool walk(const Site& site, const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> arguments,

@@ -235,6 +235,78 @@ def test_an_operator_that_does_not_fit_splits_its_graph(reference):
     assert torch.equal(y[2].cpu(), host - 1)
 
 
+def test_a_graph_without_a_tensor_to_begin_with():
+    for _ in range(3):
+        a = torch.full((4,), 3.0, device="spyre")
+        b = a * 0.5 + a
+        assert b.tolist() == [4.5] * 4 and a.tolist() == [3.0] * 4
+
+
+def test_a_number_that_is_too_wide_is_refused_in_its_own_call():
+    n, f = torch.ones(4, dtype=torch.int64).to("spyre"), torch.ones(4).to("spyre")
+    a = f * 2
+    with pytest.raises(RuntimeError, match="1099511627776"):
+        n + 2**40
+    assert (f * 3).tolist() == [3] * 4 and a.tolist() == [2] * 4
+
+
+def test_what_does_not_need_the_failing_operator_is_computed(tmp_path):
+    with installed(Failing(tmp_path)), patience(1):
+        x = torch.ones(4, device="spyre")
+        bad = (x * 2).log()
+        worse = bad + 1
+        other = x * 3
+        with pytest.raises(ValueError, match="overheated"):
+            other.cpu()
+        assert other.tolist() == [3] * 4
+        for t in (bad, worse):
+            with pytest.raises(RuntimeError, match="overheated"):
+                t.cpu()
+
+
+def test_a_failing_graph_is_computed_one_by_one(tmp_path):
+    with installed(Failing(tmp_path)), patience(0):
+        x = torch.ones(4, device="spyre")
+        bad, other = x.log(), x * 3
+        with pytest.raises(ValueError, match="overheated"):
+            torch.spyre.synchronize()
+        assert other.tolist() == [3] * 4
+        with pytest.raises(RuntimeError, match="overheated"):
+            bad.cpu()
+
+
+class Interrupted(ReferenceTarget):
+    """The user presses Ctrl-C while a graph is compiled."""
+
+    times = 0
+
+    def compile_graph(self, gm, inputs, numbers):
+        if len(list(gm.graph.nodes)) > 4:
+            self.times += 1
+            raise KeyboardInterrupt
+        return super().compile_graph(gm, inputs, numbers)
+
+
+def test_an_interrupt_of_the_compiler_arrives_and_costs_no_value(tmp_path):
+    with installed(Interrupted(tmp_path)) as target, patience(0):
+        x = torch.ones(4, device="spyre")
+        y = x * 2 + x
+        x.add_(y)
+        with pytest.raises(KeyboardInterrupt):
+            y.cpu()
+        assert target.times == 1
+        assert y.tolist() == [3] * 4 and x.tolist() == [4] * 4
+
+
+def test_graphs_keep_the_programs_that_name_them(reference):
+    """An operator compiled later must not be taken for one whose place in memory it got."""
+    x = torch.arange(1.0, 5.0, device="spyre")
+    for operator in (torch.sqrt, torch.neg, torch.exp, torch.abs, torch.sin) * 4:
+        y = operator(x) + 1
+        torch.testing.assert_close(y.cpu(), operator(x.cpu()) + 1)
+        _device.clear_eager_programs()
+
+
 class Failing(ReferenceTarget):
     """Kernels of graphs that take logarithms fail."""
 

@@ -1,9 +1,13 @@
 """Operators in eager mode: values, strides, in-place and out= forms, against the host."""
 
+import logging
+
 import pytest
 import torch
 import torch.nn.functional as F
 from eager_check import assert_near, check, half, move
+
+from torch_loom import _device
 
 SHAPES = [(65,), (1, 64), (63, 65), (3, 5, 67)]
 
@@ -225,7 +229,7 @@ def test_overlapping_writes_are_refused_as_on_the_host():
             x.add_(torch.zeros(2, 8, device=device))
 
 
-def test_wrong_arguments_raise_the_error_of_the_host():
+def test_wrong_arguments_raise_the_error_of_the_host(caplog, capfd):
     for device in ("cpu", "spyre"):
         x = torch.zeros(3, 64, device=device)
         with pytest.raises(RuntimeError, match="must match|size of tensor"):
@@ -235,6 +239,7 @@ def test_wrong_arguments_raise_the_error_of_the_host():
     torch.spyre.reset_fallbacks()
     x + x, x.softmax(1)  # the errors left nothing behind
     assert torch.spyre.fallbacks() == {}
+    assert not [r for r in caplog.records if r.levelno >= logging.WARNING] and capfd.readouterr().err == ""
 
 
 def test_backward_of_a_small_network():
@@ -277,3 +282,42 @@ def test_tensors_without_elements():
     assert (move(x, "spyre") + 1).shape == (0, 65)
     assert move(x, "spyre").sum().item() == 0
     assert torch.spyre.fallbacks() == {}
+
+
+@pytest.mark.parametrize("lengths", [(9, 3, 5, 4), (3, 9, 4, 5)])
+def test_a_result_may_shrink_to_one_element_along_a_dim(lengths):
+    for n in lengths:
+        x = torch.randn(1, 2, n, generator=torch.Generator().manual_seed(n)).half()
+        assert torch.equal(F.max_pool1d(x.to("spyre"), 3, 2).cpu(), F.max_pool1d(x.to("spyre").cpu(), 3, 2))
+        assert torch.equal(x.to("spyre").unfold(-1, 3, 2).amax(-1).cpu(), F.max_pool1d(x.to("spyre").cpu(), 3, 2))
+
+
+WITH_EMPTY = {
+    "cat": lambda x, e, i: torch.cat([e, x]),
+    "cat with the empty list": lambda x, e, i: torch.cat([e if e.numel() else e.reshape(-1), x]),
+    "product over nothing": lambda x, e, i: torch.addmm(x, e.T[:5], e),
+    "product over nothing, scaled": lambda x, e, i: torch.addmm(x, e.T[:5], e, beta=2, alpha=3),
+    "no rows times a matrix": lambda x, e, i: torch.mm(e, x.T),
+    "index_add": lambda x, e, i: x.index_add(0, i, e),
+    "index_copy": lambda x, e, i: x.index_copy(0, i, e),
+    "index_select": lambda x, e, i: x.index_select(0, i),
+    "index_fill": lambda x, e, i: x.index_fill(0, i, 3.0),
+    "scatter": lambda x, e, i: x.scatter(0, i[:, None].expand(-1, 64), 1.0),
+    "scatter_add": lambda x, e, i: x.scatter_add(0, i[:, None].expand(-1, 64), e),
+    "gather": lambda x, e, i: x.gather(0, i[:, None].expand(-1, 64)),
+    "embedding": lambda x, e, i: F.embedding(i, x),
+    "broadcast to nothing": lambda x, e, i: x[:1] + e,
+    "assignment": lambda x, e, i: x.clone().index_put_((i,), e),
+}
+
+
+@pytest.mark.parametrize("name", WITH_EMPTY)
+def test_one_argument_without_elements_is_no_reason_to_compute_on_the_host(name):
+    fn = WITH_EMPTY[name]
+    x, e, i = half(5, 64), torch.zeros(0, 64, dtype=torch.float16), torch.zeros(0, dtype=torch.int64)
+    before = _device.eager_counts()["launches"]
+    check(fn, x, e, i, roundings=2)
+    assert _device.eager_counts()["launches"] > before
+    for rows in (3, 0, 2):  # programs for more rows must not take calls without any, and the other way round
+        e, i = half(rows, 64), torch.arange(rows)
+        check(fn, x, e, i, roundings=2, absolute=1e-1)

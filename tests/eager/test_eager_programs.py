@@ -9,6 +9,8 @@ import textwrap
 import pytest
 import torch
 from eager_check import half
+from reference_target import ReferenceTarget, installed
+from torch._C._dynamo import eval_frame
 
 from torch_loom import _device
 from torch_loom.eager import compiler
@@ -175,3 +177,29 @@ def test_an_operator_that_fails_on_the_device_is_named_with_its_line(operator, w
         with pytest.raises(RuntimeError, match=expected):
             torch.spyre.synchronize()
         assert work(x, good).flatten().tolist() == [4, 0]
+
+
+class Watched(ReferenceTarget):
+    """Notes what Dynamo has set to be called for new frames while an operator is compiled."""
+
+    watchers = ()
+
+    def compile_graph(self, gm, inputs, numbers):
+        self.watchers = (*self.watchers, eval_frame.get_eval_frame_callback())
+        return super().compile_graph(gm, inputs, numbers)
+
+
+def test_dynamo_does_not_trace_the_recorder(tmp_path):
+    @torch.compile(backend="eager")
+    def work(x, wrong):
+        y = x * 3
+        if wrong:
+            raise ValueError("as wanted")  # a function that raises is not compiled
+        return y + 1
+
+    with installed(Watched(tmp_path)) as target:
+        x = torch.ones(4, device="spyre")
+        with pytest.raises(ValueError, match="as wanted"):
+            work(x, True)
+        assert target.watchers == (None,)
+        assert work(x, False).tolist() == [4] * 4

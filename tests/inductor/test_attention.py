@@ -136,3 +136,16 @@ def test_keys_that_an_operand_splits():
         return F.scaled_dot_product_attention(q, q, q, attn_mask=same)
 
     check(packed, q, marks, roundings=ROUNDINGS, absolute=ABSOLUTE)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("rows", "keys", "size"), [(1, 1, 40), (2, 1, 64), (1, 3, 1), (3, 3, 1)])
+def test_shared_key_heads_with_single_keys_or_lanes(rows, keys, size, causal):
+    check(
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=True),
+        half(2, 6, rows, size),
+        half(2, 2, keys, size, seed=1),
+        half(2, 2, keys, size, seed=2),
+        roundings=3,
+        absolute=3e-3,
+    )

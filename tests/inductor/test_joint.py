@@ -57,6 +57,19 @@ def test_projections_of_equal_width_are_stored_by_one_kernel():
     assert len(rows) == 1
 
 
+def test_results_of_which_lx_holds_only_some_are_made_apart(monkeypatch):
+    def project(x, q, k, v):
+        return (F.linear(x, q) + 1).sum(), (F.linear(x, k) + 1).sum(), (F.linear(x, v) + 1).sum()
+
+    monkeypatch.setenv("SENCORES", "1")
+    m, k, n = 512, 128, 640  # one result takes 0.66 MB, LX has room for 1.6 MB
+    args = half(m, k), *weights(n, k), half(n, k, seed=4, scale=k**-0.5)
+    alone = len(run(project, *args)[2])
+    with config.patch(residency=False):
+        together = len(run(project, *args)[2])
+    assert alone > together
+
+
 def test_products_that_need_one_another_or_have_other_operands_stay_apart():
     def chained(x, w):
         y = x @ w

@@ -24,6 +24,22 @@ def test_scan_of_a_symbolic_length():
         assert torch.equal(fn(x.to("spyre")).cpu(), x.cumsum(-1))
 
 
+def test_one_graph_scans_all_lengths():
+    torch._dynamo.reset()
+    before = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    fn = torch.compile(lambda a: a.cumsum(-1), dynamic=True)
+    for n in (40000, 2, 63, 64, 65, 129, 4097):
+        x = torch.arange(3 * n).reshape(3, n) % 7 - 3.0
+        assert torch.equal(fn(x.to("spyre")).cpu(), x.cumsum(-1))
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == before + 1
+
+
+def test_long_exponentials():
+    x = half(2, 300)
+    x[0, :70] = -torch.inf
+    check(lambda a: a.logcumsumexp(1), x, absolute=1e-4)
+
+
 def test_products_and_exponentials():
     check(lambda a: a.cumprod(1), half(5, 10), absolute=1e-5)
     check(lambda a: a.logcumsumexp(1), half(5, 40), absolute=1e-5)

@@ -149,7 +149,7 @@ def trace(work: Pending, decompositions: dict[Any, Any]) -> graph.Graph:
     made = graph.Inputs(special=True)
     filled = [i for i, s in enumerate(work.slots) if s.filled]
     results = [i for i, s in enumerate(work.slots) if s.live and not s.filled]
-    with graph.clean_modes():
+    with graph.clean_modes(), graph.no_complaints():
         blocks = [made.block(work.slots[i].sizes, work.slots[i].dtype, work.device) for i in filled]
         numbers = [[int(n.value) if n.kind == "size" else made.number(n) for n in node.numbers] for node in work.nodes]
 

@@ -8,6 +8,8 @@ belong to the program and are checked on every call.
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -137,9 +139,9 @@ class Inputs:
         i = len(self.tensors)
         sizes: list[Any] = []
         for d, n in enumerate(arg.sizes):
-            if n == 1 or self.special:
+            if n <= 1 or self.special:  # 0 and 1 are part of the key
                 sizes.append(n)
-                if n != 1:
+                if n > 1:
                     self.fixed.append(["==", ["t", i, d], n])
                 continue
             source = ConstantSource(f"t{i}_{d}")
@@ -190,6 +192,23 @@ class Inputs:
 
 
 @contextmanager
+def no_complaints() -> Iterator[None]:
+    """Errors of wrong arguments are the caller's, who gets them from the operator itself: shape rules do not log them
+    on this thread."""
+    thread = threading.get_ident()
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+
+    def others(record: logging.LogRecord) -> bool:
+        return record.thread != thread
+
+    logger.addFilter(others)
+    try:
+        yield
+    finally:
+        logger.removeFilter(others)
+
+
+@contextmanager
 def clean_modes() -> Iterator[None]:
     """Trace outside of the modes of the calling code."""
     from torch.utils._python_dispatch import _disable_current_modes
@@ -203,7 +222,7 @@ def trace(op: Any, args: Sequence[Any], decompositions: dict[Any, Any], special:
 
     Raises Untraceable; errors of the operator about its arguments pass through."""
     made = Inputs(special)
-    with clean_modes():
+    with clean_modes(), no_complaints():
         values = [made.build(a) for a in args]
         flat: list[Any] = []
         places = [_placed(v, flat) for v in values]
@@ -218,6 +237,7 @@ def trace(op: Any, args: Sequence[Any], decompositions: dict[Any, Any], special:
         order = [index[id(x)] for x in flat]
         with made.mode:
             module = traced(lambda *xs: call(*[xs[i] for i in order]), leaves, decompositions)
+        _refuse_single(module)
     refuse_constants(module)
     return Graph(module, leaves, made.integers, made)
 
@@ -228,6 +248,17 @@ def traced(call: Callable[..., Any], leaves: Sequence[Any], decompositions: dict
         module = make_fx(call, decomposition_table=decompositions, tracing_mode="real")(*leaves)
     module.graph.eliminate_dead_code()
     return module
+
+
+def _refuse_single(module: torch.fx.GraphModule) -> None:
+    """Raise Untraceable for a result with one element along a dim of open size, and guard that calls have no such: dims
+    of one element have no place in the public layout."""
+    results = torch.utils._pytree.tree_leaves(module.graph.output_node().args)
+    for node in results:
+        value = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
+        for n in value.shape if isinstance(value, torch.Tensor) else ():
+            if isinstance(n, torch.SymInt) and n == 1:
+                raise Untraceable("a result has one element along a dim of open size")
 
 
 def _tensors(args: Any) -> list[TensorArg]:

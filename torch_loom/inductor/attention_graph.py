@@ -88,6 +88,7 @@ def _by_definition(emit: Emit, q: Any, k: Any, v: Any, bias: Any, scale: float, 
     """The chain of operators that attention stands for; of no use but for single elements and other ranks."""
     shape = q.meta["val"].shape
     rank = len(shape)
+    k, v = (_repeated(emit, x, shape) for x in (k, v))
     kt = emit(aten.permute.default, (k, [*range(rank - 2), rank - 1, rank - 2]))
     scores = emit(torch.ops.spyre.matmul.default, (q, kt))
     scores = emit(aten.mul.Tensor, (scores, scale))
@@ -108,6 +109,18 @@ def _by_definition(emit: Emit, q: Any, k: Any, v: Any, bias: Any, scale: float, 
         empty = emit(aten.lt.Scalar, (highest, NOTHING))
         weights = emit(aten.where.ScalarSelf, (empty, 0.0, weights))
     return emit(torch.ops.spyre.matmul.default, (weights, v))
+
+
+def _repeated(emit: Emit, x: torch.fx.Node, of_q: torch.Size) -> torch.fx.Node:
+    """Keys or values with every group repeated for its query heads."""
+    shape = x.meta["val"].shape
+    if len(shape) < 3 or shape[-3] == of_q[-3]:
+        return x
+    wide = [*shape[:-2], of_q[-3] // shape[-3], *shape[-2:]]
+    out = emit(aten.expand.default, (emit(aten.unsqueeze.default, (x, -3)), wide))
+    out = emit(aten.clone.default, (out,), {"memory_format": torch.contiguous_format})
+    repeated: torch.fx.Node = emit(aten.view.default, (out, [*shape[:-3], of_q[-3], *shape[-2:]]))
+    return repeated
 
 
 def _arange(emit: Emit, n: Any, like: dict[str, Any]) -> Any:

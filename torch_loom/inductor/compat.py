@@ -205,7 +205,8 @@ def compile_graph_module(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Cal
     gm.recompile()
     output.meta["user_visible_output_idxs"] = list(range(len(results)))
     record_original_output_strides(gm)
-    mode = next(x.fake_mode for x in inputs if isinstance(x, FakeTensor))
+    values = (*inputs, *(n.meta.get("val") for n in gm.graph.nodes))  # there may be no tensor among the inputs
+    mode = next(x.fake_mode for x in values if isinstance(x, FakeTensor))
     try:
         with (
             config.patch(fx_graph_cache=False, fx_graph_remote_cache=False),

@@ -108,8 +108,8 @@ class IndexHandler(DefaultHandler):
                     )
                     for c in access.coordinates
                 ] or [(None, 0)]
-                return GatherIndex(view, tuple(at), tuple(d for d in dims if d in walk))
-        return self.computed_view(self._wrapped(g))
+                return GatherIndex(view, tuple(at), tuple(d for d in dims if d in walk), g.size)
+        return replace(self.computed_view(self._wrapped(g)), size=g.size)
 
     def _wrapped(self, g: Gathered) -> Operand:
         """The value of an index, counted from the end where it is negative."""

@@ -17,6 +17,7 @@ from .access import Access, Geometry, ceil_sticks
 from .domain import Dim, product
 from .pointwise import elementwise
 from .values import Number, Operand, Value
+from .wide import span_of
 
 if TYPE_CHECKING:
     from .emit import Emitter
@@ -40,7 +41,33 @@ def device_elements(g: Geometry) -> sympy.Expr:
 
 
 def place(e: Emitter, access: Access) -> Operand:
-    """Offset on the device, in elements, of every point of an irregular access (i32)."""
+    """Offset on the device, in elements, of every point of an irregular access (i32); -1, which the transfer unit
+    refuses, where a value used as an index leaves the dim that it counts."""
+    assert access.linear is not None
+    at = _offset(e, access)
+    for symbol in sorted(access.linear.free_symbols & e.gathered.keys(), key=str):
+        at = _refused(e, symbol, at)
+    return at
+
+
+def _refused(e: Emitter, symbol: sympy.Symbol, at: Operand) -> Operand:
+    """A place, -1 where a gathered index lies outside of its size."""
+    size = e.gathered[symbol].size
+    index = e.index_value(symbol)
+    low, high = span_of(index)
+    if low >= 0 and size.is_Integer and high < int(size):
+        return at
+    end = e.splat_index(size, index.dims if isinstance(index, Value) else ())
+    outside = e.algebra.apply("arith.cmpi sge", [index, end])
+    if low < 0:
+        outside = e.algebra.apply("arith.ori", [outside, e.algebra.apply("arith.cmpi slt", [index, Number(0, "i32")])])
+    chosen = elementwise(e.algebra, "where", [outside, Number(-1, "i32"), at])
+    assert chosen is not None
+    return chosen
+
+
+def _offset(e: Emitter, access: Access) -> Operand:
+    """The place of an irregular access whose indices are valid."""
     g = access.geometry
     assert access.linear is not None
 

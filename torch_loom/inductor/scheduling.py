@@ -205,6 +205,10 @@ class LoomScheduling(BaseScheduling):
         own = {n.get_name() for n in nodes}
         outputs = [o for n in nodes for o in n.get_outputs()]
         kept = sum(any(u.node.get_name() not in own for u in o.users) for o in outputs)
+        # A kernel makes all its results at once. Apart, some may stay in LX where all of them have no room.
+        one, room = hint(product(sizes)) * dots[0].node.get_dtype().itemsize, core_count() * LX_BUDGET  # type: ignore[union-attr]
+        if lx_between_kernels() and one <= room < kept * one:
+            return False
         return joint_pays(*shape, len(dots), max(kept, 1), core_count(), LX_BUDGET, chip_name())
 
     # -- generation ----

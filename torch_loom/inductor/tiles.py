@@ -24,11 +24,13 @@ from .lanes import Entry, Window, joined, run_of, window_of
 
 @dataclass(frozen=True)
 class GatherIndex:
-    """Where the values of a gather symbol are: an i32 view and the tile dims it varies over."""
+    """Where the values of a gather symbol are: an i32 view, the tile dims it varies over, and the size of the view
+    that they count in, which may be a part of a buffer."""
 
     view: View
     at: tuple[tuple[Dim | None, Num], ...]  # per view dim: the tile dim that walks it (or None) and its start
     dims: tuple[Dim, ...]
+    size: sympy.Expr | None = None
 
 
 def _subtracts(expr: sympy.Expr) -> bool:
@@ -408,9 +410,10 @@ class Tiles:
         for c in access.coordinates:
             stride = self.number(c.dim.device_stride)
             if c.indirect:
-                sizes.append(self.number(c.dim.extent))
-                strides.append(stride)
                 where = indices[c.indirect[0]]
+                known = where.size is not None and where.size.is_Integer and c.dim.extent.is_Integer
+                sizes.append(self.number(sympy.Min(where.size, c.dim.extent) if known else c.dim.extent))
+                strides.append(stride)
                 for d, _ in where.at:
                     if d is not None and d not in names:
                         names[d] = variable(d, self.block[d])

@@ -141,6 +141,8 @@ def size_symbols(plan: KernelPlan, arguments: Sequence[str]) -> list[sympy.Expr]
         found |= parts if all(isinstance(p, sympy.Symbol) for p in parts) else parts | {d.extent}
     for t in plan.record.touches:
         found |= _host_parts(t.index, own | set(t.indirect))
+        for size in t.indirect.values():
+            found |= _host_parts(sympy.sympify(size), own)
     for a in arguments:
         for h in geometry(a).dims:
             found |= _host_parts(sympy.sympify(h.extent), own)

@@ -2,7 +2,7 @@
 
 ``out[i] = fold(x[j] for j <= i)``. Long extents are cut into rows of ``ROW``: a prefix inside of its row, combined with
 the fold of all rows before it, which is a scan of its own. Work per element is then about ``ROW``, and no value waits
-for its neighbour.
+for its neighbour. An extent that is open is cut ``LEVELS`` times, which serves all lengths with one graph.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from . import expands
 
 aten = torch.ops.aten
 ROW = 64
+LEVELS = 2  # cuts of an open extent; a length of ROW^3 leaves a row of ROW to the last one
 
 Fold = Callable[[torch.Tensor, int], torch.Tensor]
 
@@ -28,16 +29,19 @@ def _prefixes(x: torch.Tensor, fold: Fold, neutral: float) -> torch.Tensor:
     return fold(torch.where(mask, x.unsqueeze(-2), neutral), -1)
 
 
-def _scan(x: torch.Tensor, fold: Fold, combine: Callable[..., torch.Tensor], neutral: float) -> torch.Tensor:
-    """Inclusive scan of the last dim, by rows when it is long and its length is known."""
+def _scan(
+    x: torch.Tensor, fold: Fold, combine: Callable[..., torch.Tensor], neutral: float, cuts: int = LEVELS
+) -> torch.Tensor:
+    """Inclusive scan of the last dim, by rows when it may be long; ``cuts`` more of them if its length is open."""
     n = x.shape[-1]
-    if not isinstance(n, int) or n <= 2 * ROW:
+    if (n <= 2 * ROW) if isinstance(n, int) else cuts == 0:
         return _prefixes(x, fold, neutral)
-    rows = -(-n // ROW)
+    # An open number of rows is never 1: no graph is special to short lengths.
+    rows = -(-n // ROW) if isinstance(n, int) else n // ROW + 2
     padded = aten.constant_pad_nd(x, [0, rows * ROW - n], neutral)
     inside = _prefixes(padded.reshape(*x.shape[:-1], rows, ROW), fold, neutral)
-    totals = _scan(inside[..., -1], fold, combine, neutral)
-    before = aten.constant_pad_nd(totals[..., :-1], [1, 0], neutral)
+    totals = _scan(inside[..., -1], fold, combine, neutral, cuts - 1)
+    before = aten.constant_pad_nd(totals, [1, 0], neutral)[..., :rows]
     return combine(inside, before.unsqueeze(-1)).reshape(*x.shape[:-1], rows * ROW)[..., :n]
 
 
@@ -75,18 +79,14 @@ def cumprod(x: torch.Tensor, dim: int, *, dtype: torch.dtype | None = None) -> t
 
 @expands(aten.logcumsumexp.default)
 def logcumsumexp(x: torch.Tensor, dim: int) -> torch.Tensor:
-    """out[i] = log(exp(x[0]) + .. + exp(x[i])), relative to the running maximum"""
+    """out[i] = log(exp(x[0]) + .. + exp(x[i])), relative to a maximum"""
 
-    def scan(v: torch.Tensor) -> torch.Tensor:
-        n = v.shape[-1]
-        at = torch.arange(n, device=v.device)
-        mask = at.unsqueeze(0) <= at.unsqueeze(1)
-        highest = torch.where(mask, v.unsqueeze(-2), -torch.inf).amax(-1)
+    def fold(t: torch.Tensor, d: int) -> torch.Tensor:
+        highest = t.amax(d)
         base = torch.where(highest.isfinite(), highest, 0.0)
-        parts = torch.where(mask, torch.exp(v.unsqueeze(-2) - base.unsqueeze(-1)), 0.0)
-        return parts.sum(-1).log() + base
+        return torch.exp(t - base.unsqueeze(d)).sum(d).log() + base
 
-    return _along(x.float(), dim, scan).to(x.dtype)
+    return _along(x.float(), dim, lambda v: _scan(v, fold, torch.logaddexp, -torch.inf)).to(x.dtype)
 
 
 def _extreme(x: torch.Tensor, dim: int, largest: bool) -> tuple[torch.Tensor, torch.Tensor]:

@@ -2,26 +2,25 @@
 
 Colliding updates have no order on the chip, so they are not written but collected: every target compares the indices
 with its own place and folds what matches. Sums of many floats go through PT as a product with the 0/1 matrix of matches
-(there a NaN or infinity among the sources reaches all targets of its column).
+(there a NaN or infinity among the sources reaches all targets of its column). A comparison would take an index that
+points nowhere, so each is checked first (``bounds.py``).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+from ..bounds import checked_index
 from . import expands
 from .scans import lowest
 from .sorts import comparable
 
 aten = torch.ops.aten
 MATMUL = 1 << 22  # pairs of target and source element from which a sum goes through PT
-
-
-def _wrapped(index: torch.Tensor, size: Any) -> torch.Tensor:
-    return torch.where(index < 0, index + size, index)
 
 
 def _collect(index: torch.Tensor, values: torch.Tensor, targets: Any) -> torch.Tensor:
@@ -35,16 +34,25 @@ def _collect(index: torch.Tensor, values: torch.Tensor, targets: Any) -> torch.T
     return torch.where(match.unsqueeze(-1), addends.unsqueeze(0), 0).sum(1)
 
 
-def _accumulate(x: torch.Tensor, indices: Sequence[torch.Tensor | None], values: torch.Tensor) -> torch.Tensor:
-    """x with values added at the places of an index tuple."""
+def _accumulate(
+    x: torch.Tensor,
+    indices: Sequence[torch.Tensor | None],
+    values: torch.Tensor,
+    wraps: bool = True,
+    checks: bool = True,
+) -> torch.Tensor:
+    """x with values added at the places of an index tuple; negative ones count from the end if it ``wraps``."""
     if any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in indices):
         return NotImplemented  # type: ignore[no-any-return]
     used = [k for k, i in enumerate(indices) if i is not None]
     kept = [k for k in range(x.dim()) if k not in used]
-    parts = torch.broadcast_tensors(*(indices[k] for k in used))  # type: ignore[arg-type]
+    given: list[torch.Tensor] = [i for i in indices if i is not None]
+    if checks:
+        given = [checked_index(i, x.shape[k], wraps) for k, i in zip(used, given, strict=True)]
+    parts = torch.broadcast_tensors(*given)
     linear, targets = torch.zeros_like(parts[0]), 1
     for k, part in zip(used, parts, strict=True):
-        linear = linear * x.shape[k] + _wrapped(part, x.shape[k])
+        linear = linear * x.shape[k] + part
         targets = targets * x.shape[k]
     count, rest = parts[0].dim(), [x.shape[k] for k in kept]
     # Neighbouring indices leave their dims in place, others move them to the front.
@@ -52,8 +60,10 @@ def _accumulate(x: torch.Tensor, indices: Sequence[torch.Tensor | None], values:
     front = sum(k < used[0] for k in kept) if together else 0
     whole = [*rest[:front], *parts[0].shape, *rest[front:]]
     spread = values.expand(whole)
+    if any(isinstance(n, int) and n == 0 for n in whole):
+        return x.clone()
     order = [*range(front, front + count), *range(front), *range(front + count, len(whole))]
-    columns = spread.permute(order).reshape(linear.numel(), -1) if rest else spread.reshape(-1, 1)
+    columns = spread.permute(order).reshape(linear.numel(), math.prod(rest))
     total = _collect(linear.reshape(-1), columns, targets)
     total = total.reshape([x.shape[k] for k in used] + rest)
     perm = [*used, *kept]
@@ -74,16 +84,17 @@ def masked_index_put(
     x: torch.Tensor, mask: torch.Tensor, indices: Sequence[torch.Tensor | None], values: torch.Tensor
 ) -> torch.Tensor:
     """x with the values under a mask added at the places of an index tuple; indices count under the mask only."""
-    return _accumulate(x, indices, torch.where(mask, values, 0))
+    wrapped = [None if i is None else torch.where(i < 0, i + n, i) for i, n in zip(indices, x.shape, strict=False)]
+    return _accumulate(x, wrapped, torch.where(mask, values, 0), checks=False)
 
 
-@expands(aten.index_add.default)
+@expands(aten.index_add.default, early=True)
 def index_add(x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, *, alpha: Any = 1) -> torch.Tensor:
     """x with slices of source, times alpha, added at the places of index."""
     if x.dim() == 0:
         return x + source.reshape(-1).sum() * alpha
     indices: list[torch.Tensor | None] = [None] * (dim % x.dim()) + [index.reshape(-1)]
-    return _accumulate(x, indices, source * alpha if alpha != 1 else source)
+    return _accumulate(x, indices, source * alpha if alpha != 1 else source, wraps=False)
 
 
 @expands(aten.put.default)
@@ -130,6 +141,7 @@ def _scatter_fold(
     if index.numel() == 0:
         return x.clone()
     dim = dim % x.dim()
+    index = checked_index(index, x.shape[dim])
     box = x
     for d in range(x.dim()):  # only as much of x as the index covers
         source = source.narrow(d, 0, index.shape[d])
@@ -189,6 +201,7 @@ def index_reduce(
     if x.dim() == 0:
         return _scatter_fold(x, 0, index.reshape(()), source.reshape(()), reduce, include_self)
     dim = dim % x.dim()
+    index = checked_index(index, x.shape[dim])
     match = index.unsqueeze(0) == torch.arange(x.shape[dim], device=x.device).unsqueeze(1)
     out = _fold(x.movedim(dim, -1), match, source.movedim(dim, -1), reduce, include_self)
     return out.movedim(-1, dim).contiguous()
@@ -200,7 +213,7 @@ def masked_scatter(x: torch.Tensor, mask: torch.Tensor, source: torch.Tensor) ->
     x, mask = torch.broadcast_tensors(x, mask)
     if source.numel() == 0:
         return x.clone()
-    at = (mask.reshape(-1).to(torch.int64).cumsum(0) - 1).clamp(min=0, max=source.numel() - 1)
+    at = (mask.reshape(-1).to(torch.int64).cumsum(0) - 1).clamp(min=0)
     return torch.where(mask, source.reshape(-1)[at].reshape(x.shape), x)
 
 
